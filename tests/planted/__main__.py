@@ -47,8 +47,6 @@ def main() -> int:
         try:
             said, faults = judged(case, folder, replay=asked.replay)
         except Exception as error:
-            if os.environ.get("PLANTED_RAISE"):
-                raise
             said, faults = [], [f"{type(error).__name__}: {error}".splitlines()[0]]
         spent = time.perf_counter() - began[0], time.process_time() - began[1]
         right += not faults
@@ -70,11 +68,6 @@ def main() -> int:
         if not asked.keep:
             shutil.rmtree(folder)
     print(f"{right} of {len(chosen)} are right", file=sys.stderr)
-    if asked.keep:
-        path = asked.keep / "expected.json"
-        expected = json.loads(path.read_text()) if path.exists() else {}
-        expected.update({case.name: case.expected() for case in chosen})
-        path.write_text(json.dumps(expected, indent=1))
     return 0
 
 

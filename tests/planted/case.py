@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from dask_otel.core.diagnosis import Diagnosis
+from distributed import span, wait
 
-#: A user's program. It gets a client, and the cluster to do something to it.
-Program = Callable[[Any, Any], None]
+import dask_otel
+from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.lab.wires import Latency
+from tests.planted.means import Event, at
+
+#: A user's program. It gets a client, and the cluster to do something to it. What it returns are
+#: futures that the user waits for.
+Program = Callable[[Any, Any], Any]
 
 #: What a diagnosis of another kind must not say either, where its kind would be wrong.
 ADVICE: Mapping[str, Sequence[str]] = {
@@ -41,6 +48,12 @@ class Case:
     #: Of the cluster.
     workers: int = 2
     threads: int = 2
+    #: The spans around the program, the outermost first: of `distributed`, or blocks of ours.
+    span: str = ""
+    block: str = ""
+    #: In simulated time: how long messages take, and what happens so many seconds after the begin.
+    latency: Latency | None = None
+    events: Mapping[float, Event] = field(default_factory=dict)
     #: Dask's configuration.
     config: Mapping[str, Any] = field(default_factory=dict)
     #: Whether it needs real processes.
@@ -51,15 +64,16 @@ class Case:
         """The case in words, with dashes."""
         return self.program.__name__.replace("_", "-")
 
-    @property
-    def about(self) -> str:
-        """The planted cause."""
-        return " ".join((self.program.__doc__ or "").split())
-
-    def expected(self) -> dict[str, Any]:
-        """Return the expectation as plain data."""
-        kept = ("kinds", "also", "names", "never", "workers", "threads", "real")
-        return {"about": self.about, **{name: getattr(self, name) for name in kept}}
+    def run(self, client: Any, cluster: Any) -> None:
+        """Run the program as its user does."""
+        if self.latency:
+            cluster.latency = self.latency
+        for seconds, event in self.events.items():
+            at(cluster, seconds, event)
+        block = dask_otel.span(self.block) if self.block else nullcontext()
+        with span(*self.span.split("/")) if self.span else nullcontext(), block:
+            if futures := self.program(client, cluster):
+                wait(futures)
 
     def faults(self, said: Sequence[Diagnosis]) -> list[str]:
         """Return the faults of these diagnoses; none if they are right."""

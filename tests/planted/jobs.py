@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 MB = 10**6
 
@@ -110,11 +109,6 @@ def synced(seconds: float) -> None:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
-
-
-def asked(url: str) -> bytes:
-    with urlopen(url) as answer:
-        return bytes(answer.read())
 
 
 def table(number: int) -> Any:

@@ -6,10 +6,12 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dask.sizeof import sizeof
-from distributed import Status, get_worker
+from distributed import SchedulerPlugin, as_completed, get_worker, span, wait
 
 from dask_otel.lab.clock import Machine
 from dask_otel.lab.threads import burn
@@ -86,32 +88,119 @@ def bandwidth(bytes_per_second: float) -> Latency:
     return seconds
 
 
-def imports(seconds: float, name: str) -> Latency:
-    """Let each worker import for so long when it unpickles its first task of that name."""
-    met: set[Machine] = set()
+def imports(seconds: float, *names: str) -> Latency:
+    """Let each worker import for so long when it unpickles its first task of each name."""
+    met = WeakKeyDictionary[Machine, set[str]]()
 
     def none(sender: Machine, receiver: Machine, message: Any) -> float:
-        if type(message) is not list or receiver in met:
-            return 0.0
-        for one in message:
-            if one.get("op") == "compute-task" and str(one["key"]).lstrip("('").startswith(name):
-                met.add(receiver)
+        for one in message if type(message) is list else ():
+            key = str(one["key"]).lstrip("('") if one.get("op") == "compute-task" else ""
+            known = met.setdefault(receiver, set())
+            if (name := next(filter(key.startswith, names), None)) and name not in known:
+                known.add(name)
                 receiver.block(seconds)
         return 0.0
 
     return none
 
 
-def at(cluster: Any, seconds: float, function: Callable[[], Any]) -> None:
+class Slow(SchedulerPlugin):
+    """Blocks the scheduler's event loop at each transition."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        time.sleep(self.seconds)
+
+
+# ------------------------------------------------------------------- what clients and users do
+
+
+def steps(client: Any, names: Sequence[str], seconds: Sequence[float], **options: Any) -> list[Any]:
+    """Submit tasks for each name at once; each of them needs one of the step before, if any."""
+    before: list[Any] = []
+    for name in names:
+        before = tasks(client, name, seconds, *([before] if before else []), **options)
+    return before
+
+
+def rounds(
+    client: Any, names: Sequence[str], seconds: Sequence[float], thinks: float = 0.0
+) -> None:
+    """Submit tasks for each name, and look at their results for so long, one after another."""
+    for name in names:
+        client.gather(tasks(client, name, seconds))
+        time.sleep(thinks)
+
+
+def fed(
+    client: Any, name: str, seconds: float, ahead: int, count: int, thinks: float = 0.0
+) -> None:
+    """Keep so many of all tasks on the way, and look at each result for so long."""
+    futures = as_completed(tasks(client, name, [seconds] * ahead))
+    for number, _ in enumerate(futures, ahead):
+        time.sleep(thinks)
+        if number < count:
+            futures.add(task(client, name, seconds))
+
+
+def user(
+    cluster: Any, name: str, seconds: Sequence[float], after: float = 0.0, **options: Any
+) -> Future[Any]:
+    """Let another user have tasks in a span of that name, after some seconds."""
+
+    def program(client: Any) -> None:
+        time.sleep(after)
+        with span(*name.split("/")):
+            wait(tasks(client, name, seconds, **options))
+
+    return cluster.user(f"user-{uuid.uuid4().hex}", program)  # type: ignore[no-any-return]
+
+
+def together(*users: Future[Any]) -> None:
+    """Wait for users."""
+    for one in users:
+        one.result()
+
+
+# --------------------------------------------------------------------- events of the cluster
+
+Event = Callable[[Any], Any]
+
+
+def come(*names: str, threads: int = 2) -> Event:
+    """Let workers come."""
+    return lambda cluster: [cluster.add_worker(name, threads) for name in names]
+
+
+def kill(*names: str) -> Event:
+    """Kill workers."""
+    return lambda cluster: [cluster.kill(name) for name in names]
+
+
+def pause(seconds: float, *names: str) -> Event:
+    """Pause workers for so long, as for lack of memory."""
+    return lambda cluster: [cluster.pause(name, seconds) for name in names]
+
+
+def block(name: str, seconds: float) -> Event:
+    """Block the event loop of a machine."""
+    return lambda cluster: cluster.machines[name].block(seconds)
+
+
+def slow(name: str, times: float) -> Event:
+    """Let the tasks of a worker take so many times as long from then on."""
+    return lambda cluster: setattr(cluster.machines[name], "slowness", times)
+
+
+def at(cluster: Any, seconds: float, event: Event) -> None:
     """Let something happen to the cluster later, beside the program."""
 
     def happen() -> None:
         time.sleep(seconds)
-        function()
+        event(cluster)
 
     cluster.thread("events", happen)
-
-
-async def become(worker: Any, status: str) -> None:
-    """Let a worker have a status, as its memory gives it one; for `Cluster.do`."""
-    worker.status = Status[status]

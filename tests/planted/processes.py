@@ -6,23 +6,19 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, SchedulerPlugin, span, wait
+from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
 from tests.environment import OFF, inherited
 from tests.planted import jobs, slow_to_import
 from tests.planted.case import Case, Cases
+from tests.planted.means import Slow, tasks
 
 SEEN = Cases()
 
@@ -69,35 +65,23 @@ def main(name: str, folder: str) -> None:
     ):  # fmt: skip
         client.wait_for_workers(case.workers)
         dask_otel.register(client, {"files": {"path": folder}})
-        case.program(client, cluster)
+        case.run(client, cluster)
         time.sleep(END)
-
-
-# ---------------------------------------------------------------------------- what tasks do
-
-
-def many(client: Any, name: str, function: Any, arguments: Any, *each: Any, **more: Any) -> Any:
-    """Submit tasks of that name, one for each argument."""
-    group = f"{name}-{uuid.uuid4().hex}"
-    keys = [(group, number) for number in range(len(arguments))]
-    return client.map(function, arguments, *each, key=keys, **more)
 
 
 # ---------------------------------------------------------------------------- GIL and CPUs
 
 
-@plant("gil", "cpus", never=("uneven", "restricted", "starting"))
-def gil_in_python(client: Any, cluster: Any) -> None:
+@plant("gil", "cpus", never=("uneven", "restricted", "starting"), span="train")
+def gil_in_python(client: Any, cluster: Any) -> Any:
     """Loops in Python on two threads of each of two processes."""
-    with span("train"):
-        wait(many(client, "fit", jobs.looped, [0.25] * 16))
+    return tasks(client, "fit", [0.25] * 16, function=jobs.looped)
 
 
-@plant("gil", workers=1, threads=4, never=("uneven", "restricted"))
-def gil_with_one_worker(client: Any, cluster: Any) -> None:
+@plant("gil", workers=1, threads=4, never=("uneven", "restricted"), span="train")
+def gil_with_one_worker(client: Any, cluster: Any) -> Any:
     """Loops in Python on four threads of one process."""
-    with span("train"):
-        wait(many(client, "fit", jobs.looped, [0.25] * 16))
+    return tasks(client, "fit", [0.25] * 16, function=jobs.looped)
 
 
 @plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted"))
@@ -107,39 +91,35 @@ def gil_in_c(client: Any, cluster: Any) -> None:
     jobs.summed(3 * MB)
     numbers = int(3 * MB * 0.25 / (time.thread_time() - began))
     with span("train"):
-        wait(many(client, "fit", jobs.summed, [numbers] * 16))
+        wait(tasks(client, "fit", [numbers] * 16, function=jobs.summed))
 
 
-@plant("cpus", workers=4 * CPUS, threads=1, never=("gil", "uneven", "restricted"))
-def four_workers_for_each_cpu(client: Any, cluster: Any) -> None:
+@plant("cpus", workers=4 * CPUS, threads=1, never=("gil", "uneven", "restricted"), span="train")
+def four_workers_for_each_cpu(client: Any, cluster: Any) -> Any:
     """Four times as many workers, of one thread each, as there are CPUs."""
-    with span("train"):
-        wait(many(client, "fit", jobs.hashed, [0.25] * 8 * CPUS))
+    return tasks(client, "fit", [0.25] * 8 * CPUS, function=jobs.hashed)
 
 
 # --------------------------------------------------------------------------------- imports
 
 
-@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"))
-def real_import_8_tasks(client: Any, cluster: Any) -> None:
+@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"), span="train")
+def real_import_8_tasks(client: Any, cluster: Any) -> Any:
     """Unpickling the first task imports a library for 2 s; 8 tasks."""
-    with span("train"):
-        wait(many(client, "fit", slow_to_import.fit, [0.02] * 8))
+    return tasks(client, "fit", [0.02] * 8, function=slow_to_import.fit)
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"))
-def real_import_40_tasks(client: Any, cluster: Any) -> None:
+@plant("starting", "worker_loop", never=("uneven", "restricted"), span="train")
+def real_import_40_tasks(client: Any, cluster: Any) -> Any:
     """The same with 40 tasks."""
-    with span("train"):
-        wait(many(client, "fit", slow_to_import.fit, [0.01] * 40))
+    return tasks(client, "fit", [0.01] * 40, function=slow_to_import.fit)
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"))
-def real_import_in_second_step(client: Any, cluster: Any) -> None:
+@plant("starting", "worker_loop", never=("uneven", "restricted"), span="nightly")
+def real_import_in_second_step(client: Any, cluster: Any) -> Any:
     """The first task of a second step imports for 2 s on each worker."""
-    with span("nightly"):
-        first = many(client, "load", jobs.busy, [0.02] * 8)
-        wait(many(client, "fit", slow_to_import.fit, [0.02] * 8, first))
+    first = tasks(client, "load", [0.02] * 8, function=jobs.busy)
+    return tasks(client, "fit", [0.02] * 8, first, function=slow_to_import.fit)
 
 
 @plant("long_task", "starting", "off_cpu", never=("uneven", "restricted"))
@@ -152,7 +132,7 @@ def real_import_inside_task(client: Any, cluster: Any) -> None:
         return float(library.fit(seconds))
 
     with span("train"):
-        wait(many(client, "fit", fit, [0.02] * 16))
+        wait(tasks(client, "fit", [0.02] * 16, function=fit))
 
 
 # -------------------------------------------------------------------------------- pickling
@@ -163,7 +143,7 @@ def slow_reduce(client: Any, cluster: Any) -> None:
     """Results take half a second to pickle, each; another worker needs all of them."""
     here, there = client.nthreads()
     with span("total"):
-        parts = many(client, "part", jobs.slow_to_pickle, range(10), workers=[here])
+        parts = tasks(client, "part", range(4), function=jobs.slow_to_pickle, workers=[here])
         wait(client.submit(jobs.length, *parts, workers=[there]))
 
 
@@ -172,7 +152,7 @@ def many_small_objects(client: Any, cluster: Any) -> None:
     """Results are 10,000 small objects each; another worker needs all of them."""
     here, there = client.nthreads()
     with span("total"):
-        parts = many(client, "part", jobs.points, range(6), workers=[here])
+        parts = tasks(client, "part", range(6), function=jobs.points, workers=[here])
         wait(client.submit(jobs.length, *parts, workers=[there]))
 
 
@@ -181,14 +161,13 @@ def closure_of_40_mb(client: Any, cluster: Any) -> None:
     """The function of 4 tasks has 40 MB in its closure."""
     data = os.urandom(40 * MB)
     with dask_otel.span("train"):
-        wait(many(client, "fit", lambda number: len(data), range(4)))
+        wait(tasks(client, "fit", range(4), function=lambda number: len(data)))
 
 
-@plant("graph", "starting", "scheduler", never=("threads", "uneven", "long_task"))
-def arguments_of_30_mb(client: Any, cluster: Any) -> None:
+@plant("graph", "starting", "scheduler", never=("threads", "uneven", "long_task"), block="train")
+def arguments_of_30_mb(client: Any, cluster: Any) -> Any:
     """Each of 4 tasks has an argument of 30 MB."""
-    with dask_otel.span("train"):
-        wait([client.submit(jobs.length, os.urandom(30 * MB), pure=False) for _ in range(4)])
+    return [client.submit(jobs.length, os.urandom(30 * MB), pure=False) for _ in range(4)]
 
 
 # ---------------------------------------------------------------------------- memory, disk
@@ -202,27 +181,31 @@ SPILL = {
 }
 
 
-@plant("spill", config=SPILL, threads=1, never=("threads", "uneven", "client"))
-def spilling(client: Any, cluster: Any) -> None:
+@plant("spill", config=SPILL, threads=1, never=("threads", "uneven", "client"), span="nightly")
+def spilling(client: Any, cluster: Any) -> Any:
     """Results of 0.3 GB are written to disk, and read again by the next step."""
-    with span("nightly"):
-        loaded = many(client, "load", jobs.random_bytes, [30 * MB] * 10)
-        wait(loaded)
-        wait(many(client, "count", jobs.length, loaded))
+    loaded = tasks(client, "load", [30 * MB] * 10, function=jobs.random_bytes)
+    wait(loaded)
+    return tasks(client, "count", loaded, function=jobs.length)
 
 
-@plant("off_cpu", also=("sizing",), config={"memory_limit": "4GB"}, never=("memory", "uneven"))
-def workers_too_large(client: Any, cluster: Any) -> None:
+@plant(
+    "off_cpu",
+    also=("sizing",),
+    config={"memory_limit": "4GB"},
+    never=("memory", "uneven"),
+    span="crawl",
+)
+def workers_too_large(client: Any, cluster: Any) -> Any:
     """Tasks wait on all threads for 12 s, and need none of the memory."""
-    with span("crawl"):
-        wait(many(client, "fetch", time.sleep, [1.0] * 12 * 2 * 2))
+    return tasks(client, "fetch", [1.0] * 12 * 2 * 2, function=time.sleep)
 
 
 @plant("memory", "lost", config={"memory_limit": "500MB"}, workers=1, never=("threads", "uneven"))
 def out_of_memory(client: Any, cluster: Any) -> None:
     """A task takes too much memory, and the nanny kills its worker with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", jobs.busy, [2.0] * 2)
+        parts = tasks(client, "part", [2.0] * 2, function=jobs.busy)
         wait(client.submit(jobs.hungry, folder, *parts))
 
 
@@ -230,7 +213,7 @@ def out_of_memory(client: Any, cluster: Any) -> None:
 def exit_in_a_task(client: Any, cluster: Any) -> None:
     """A task ends the process of its worker, with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", jobs.busy, [2.0] * 2)
+        parts = tasks(client, "part", [2.0] * 2, function=jobs.busy)
         wait(client.submit(jobs.exits, folder, *parts))
 
 
@@ -238,77 +221,34 @@ def exit_in_a_task(client: Any, cluster: Any) -> None:
 def exit_after_two_steps(client: Any, cluster: Any) -> None:
     """A task of the third step ends the process of its worker."""
     with tempfile.TemporaryDirectory() as folder, span("nightly"):
-        loaded = many(client, "load", jobs.busy, [1.5] * 2)
-        fitted = many(client, "fit", jobs.busy, [1.5] * 2, loaded)
+        loaded = tasks(client, "load", [1.5] * 2, function=jobs.busy)
+        fitted = tasks(client, "fit", [1.5] * 2, loaded, function=jobs.busy)
         wait(client.submit(jobs.exits, folder, *fitted))
 
 
 # --------------------------------------------------------------------------------- off CPU
 
 
-@plant("off_cpu", never=("gil", "cpus", "uneven"))
-def fsync_in_tasks(client: Any, cluster: Any) -> None:
+@plant("off_cpu", never=("gil", "cpus", "uneven"), span="save")
+def fsync_in_tasks(client: Any, cluster: Any) -> Any:
     """Tasks wait for a disk."""
-    with span("save"):
-        wait(many(client, "write", jobs.synced, [0.5] * 16))
-
-
-class Server(BaseHTTPRequestHandler):
-    """Takes half a second for an answer."""
-
-    def do_GET(self) -> None:
-        """See `BaseHTTPRequestHandler`."""
-        time.sleep(0.5)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"done")
-
-    def log_message(self, *args: Any) -> None:
-        """Write no log."""
-
-
-@contextmanager
-def served() -> Iterator[str]:
-    """Serve slow answers at the address that it yields."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-@plant("off_cpu", never=("gil", "cpus", "uneven"))
-def http_in_tasks(client: Any, cluster: Any) -> None:
-    """Tasks wait for a server."""
-    with served() as url, span("crawl"):
-        wait(many(client, "fetch", jobs.asked, [url] * 24))
+    return tasks(client, "write", [0.5] * 16, function=jobs.synced)
 
 
 # ------------------------------------------------------------------------- scheduler, shuffle
 
 
-class Slow(SchedulerPlugin):
-    """Blocks the scheduler's event loop."""
-
-    name = "slow"
-
-    def transition(self, *args: Any, **kwargs: Any) -> None:
-        """See `SchedulerPlugin`."""
-        time.sleep(0.01)
-
-
-@plant("scheduler", never=("threads", "uneven", "long_task"))
-def real_slow_scheduler_plugin(client: Any, cluster: Any) -> None:
+@plant("scheduler", never=("threads", "uneven", "long_task"), span="train")
+def real_slow_scheduler_plugin(client: Any, cluster: Any) -> Any:
     """A plugin blocks the scheduler's event loop for 10 ms at each transition."""
-    client.register_plugin(Slow())
-    with span("train"):
-        wait(many(client, "fit", jobs.busy, [0.01] * 40))
+    client.register_plugin(Slow(0.01))
+    return tasks(client, "fit", [0.01] * 40, function=jobs.busy)
 
 
-@plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"))
-def empty_tasks(client: Any, cluster: Any) -> None:
+@plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"), span="count")
+def empty_tasks(client: Any, cluster: Any) -> Any:
     """1,000 tasks that do nothing."""
-    with span("count"):
-        wait(many(client, "count", jobs.length, [()] * 1000))
+    return tasks(client, "count", [()] * 1000, function=jobs.length)
 
 
 @plant("tiny", "scheduler", "graph", never=("uneven", "long_task", "gil", "cpus"))

@@ -44,7 +44,7 @@ def simulate(case: Case, folder: Path) -> None:
     )
 
     def program() -> Any:
-        case.program(b.client, b.cluster)
+        case.run(b.client, b.cluster)
         # The last heartbeats come in.
         time.sleep(2.5)
 

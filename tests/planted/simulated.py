@@ -11,23 +11,32 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from distributed import as_completed, span, wait, worker_client
+from distributed import span, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
 
 import dask_otel
 from tests.planted.case import Cases
 from tests.planted.means import (
     MB,
-    at,
+    Slow,
     bandwidth,
-    become,
+    block,
+    come,
     compute,
+    fed,
     first,
     imports,
+    kill,
     load,
+    pause,
+    rounds,
     sleep,
+    slow,
+    steps,
     task,
     tasks,
+    together,
+    user,
 )
 
 SEEN = Cases()
@@ -40,152 +49,196 @@ NO_STEALING = {"distributed.scheduler.work-stealing": False}
 # ------------------------------------------------------------------------------- threads
 
 
-@plant("threads", never=("uneven", "starting", "restricted"), most=3.0)
-def too_few_threads_queued(client: Any, cluster: Any) -> None:
+@plant("threads", never=("uneven", "starting", "restricted"), most=3.0, span="train")
+def too_few_threads_queued(client: Any, cluster: Any) -> Any:
     """40 equal tasks on 4 threads; they wait on the scheduler."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 40))
+    return tasks(client, "fit", [0.5] * 40)
 
 
 @plant(
     "threads",
     config={"distributed.scheduler.worker-saturation": 5.0},
     never=("uneven", "starting", "restricted"),
+    span="train",
 )
-def too_few_threads_on_workers(client: Any, cluster: Any) -> None:
+def too_few_threads_on_workers(client: Any, cluster: Any) -> Any:
     """40 equal tasks on 4 threads; most wait on workers, which are all busy."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 40))
+    return tasks(client, "fit", [0.5] * 40)
 
 
-@plant("threads", config=INF, never=("uneven", "starting", "restricted"), most=3.0)
-def too_few_threads_no_queue(client: Any, cluster: Any) -> None:
+@plant("threads", config=INF, never=("uneven", "starting", "restricted"), most=3.0, span="train")
+def too_few_threads_no_queue(client: Any, cluster: Any) -> Any:
     """40 equal tasks on 4 threads; Dask sends all at once."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 40))
+    return tasks(client, "fit", [0.5] * 40)
 
 
-@plant("threads", never=("uneven", "starting", "client"), most=2.0)
-def last_wave(client: Any, cluster: Any) -> None:
+@plant("threads", never=("uneven", "starting", "client"), most=2.0, span="train")
+def last_wave(client: Any, cluster: Any) -> Any:
     """Five tasks on four threads: a fifth thread halves the time."""
-    with span("train"):
-        wait(tasks(client, "fit", [2.0] * 5))
+    return tasks(client, "fit", [2.0] * 5)
 
 
-@plant("threads", never=("uneven", "starting", "chain"), least=2.4, most=2.4)
+@plant("threads", never=("uneven", "starting", "chain"), least=2.4, most=2.4, span="train")
 def last_wave_in_each_round(client: Any, cluster: Any) -> None:
     """Six rounds of five tasks on four threads: a fifth thread halves the time of each."""
-    with span("train"):
-        for _ in range(6):
-            client.gather(tasks(client, "fit", [0.4] * 5))
+    rounds(client, ["fit"] * 6, [0.4] * 5)
 
 
-@plant("threads", never=("uneven", "client", "chain"), least=2.5, most=2.5)
+@plant("threads", never=("uneven", "client", "chain"), least=2.5, most=2.5, span="search")
 def sixteen_at_a_time(client: Any, cluster: Any) -> None:
     """The client keeps 16 of 80 tasks on four threads, and submits the next without delay."""
-    with span("search"):
-        futures = as_completed(tasks(client, "trial", [0.25] * 16))
-        for number, _ in enumerate(futures):
-            if number < 64:
-                futures.add(task(client, "trial", 0.25))
+    fed(client, "trial", 0.25, 16, 80)
 
 
-@plant("threads", never=("uneven", "client", "chain"), least=6.4, most=6.4)
-def the_shortest_first(client: Any, cluster: Any) -> None:
+@plant("threads", never=("uneven", "client", "chain"), least=6.4, most=6.4, span="fit")
+def the_shortest_first(client: Any, cluster: Any) -> Any:
     """32 tasks, each 0.1 s longer than the one before."""
-    with span("fit"):
-        wait(tasks(client, "fit", [0.1 * number for number in range(1, 33)]))
+    return tasks(client, "fit", [0.1 * number for number in range(1, 33)])
 
 
 # -------------------------------------------------------------------- starting, worker_loop
 
 
-@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"), most=2.0)
-def import_8_tasks(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    never=("threads", "uneven", "restricted"),
+    most=2.0,
+    span="train",
+    latency=imports(2.0, "fit"),
+)
+def import_8_tasks(client: Any, cluster: Any) -> Any:
     """Unpickling the first task imports for 2 s on each worker; 8 tasks."""
-    cluster.latency = imports(2.0, "fit")
-    with span("train"):
-        wait(tasks(client, "fit", [0.1] * 8))
+    return tasks(client, "fit", [0.1] * 8)
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"), most=2.0)
-def import_80_tasks(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    never=("uneven", "restricted"),
+    most=2.0,
+    span="train",
+    latency=imports(2.0, "fit"),
+)
+def import_80_tasks(client: Any, cluster: Any) -> Any:
     """Unpickling the first task imports for 2 s on each worker; 80 tasks."""
-    cluster.latency = imports(2.0, "fit")
-    with span("train"):
-        wait(tasks(client, "fit", [0.05] * 80))
+    return tasks(client, "fit", [0.05] * 80)
 
 
-@plant("starting", also=("threads",), never=("uneven", "restricted"), least=0.8, most=0.8)
-def import_before_two_rounds(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    also=("threads",),
+    never=("uneven", "restricted"),
+    least=0.8,
+    most=0.8,
+    span="train",
+    latency=imports(0.8, "fit"),
+)
+def import_before_two_rounds(client: Any, cluster: Any) -> Any:
     """The first of two rounds of tasks waits for imports of 0.8 s: half of all that passes."""
-    cluster.latency = imports(0.8, "fit")
-    with span("train"):
-        wait(tasks(client, "fit", [0.4] * 8))
+    return tasks(client, "fit", [0.4] * 8)
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"), most=3.0)
-def import_in_second_step(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    never=("uneven", "restricted"),
+    most=3.0,
+    span="nightly",
+    latency=imports(3.0, "fit"),
+)
+def import_in_second_step(client: Any, cluster: Any) -> Any:
     """The first task of the second step imports for 3 s on each worker."""
-    cluster.latency = imports(3.0, "fit")
-    with span("nightly"):
-        loaded = tasks(client, "load", [0.2] * 8)
-        wait(loaded)
-        wait(tasks(client, "fit", [0.1] * 8, loaded))
+    loaded = tasks(client, "load", [0.2] * 8)
+    wait(loaded)
+    return tasks(client, "fit", [0.1] * 8, loaded)
 
 
-@plant("starting", "worker_loop", workers=4, never=("uneven",), least=3.7, most=4.0)
+@plant(
+    "starting",
+    "worker_loop",
+    workers=4,
+    never=("uneven",),
+    least=3.7,
+    most=4.0,
+    latency=imports(4.0, "step2"),
+)
 def import_in_the_third_root(client: Any, cluster: Any) -> None:
     """The third of four roots imports for 4 s on each worker, just after the one before."""
-    cluster.latency = imports(4.0, "step2")
     for number in range(4):
         with span(f"root{number}"):
             wait(tasks(client, f"step{number}", [0.3] * 16))
 
 
-@plant("starting", workers=1, threads=4, also=("worker_loop",), never=("uneven",), most=1.7)
-def import_while_others_end(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    workers=1,
+    threads=4,
+    also=("worker_loop",),
+    never=("uneven",),
+    most=1.7,
+    span="train",
+    latency=imports(1.7, "fit"),
+)
+def import_while_others_end(client: Any, cluster: Any) -> Any:
     """The only worker imports for 1.7 s, and does not notice that tasks of the step before end."""
-    cluster.latency = imports(1.7, "fit")
-    with span("train"):
-        loaded = tasks(client, "load", [0.2] * 24)
-        wait(tasks(client, "fit", [0.2] * 8, loaded[:8]))
-        wait(loaded)
+    loaded = tasks(client, "load", [0.2] * 24)
+    wait(tasks(client, "fit", [0.2] * 8, loaded[:8]))
+    return loaded
 
 
-@plant("starting", also=("long_task",), threads=4, never=("uneven", "threads"), most=1.3)
-def import_before_half_a_round(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    also=("long_task",),
+    threads=4,
+    never=("uneven", "threads"),
+    most=1.3,
+    span="train",
+    latency=imports(1.3, "fit"),
+)
+def import_before_half_a_round(client: Any, cluster: Any) -> Any:
     """Four of eight threads run tasks of 2 s, which would take 1 s as 16; imports take longer."""
-    cluster.latency = imports(1.3, "fit")
-    with span("train"):
-        wait(tasks(client, "fit", [2.0] * 4))
+    return tasks(client, "fit", [2.0] * 4)
 
 
 # It takes 2.6 or 4.6 s, as the worker that steals a task may have to import, too.
-@plant("starting", "worker_loop", threads=1, never=("uneven", "long_task"), least=1.9, most=4.0)
-def import_where_the_data_lie(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    threads=1,
+    never=("uneven", "long_task"),
+    least=1.9,
+    most=4.0,
+    span="train",
+    latency=imports(2.0, "fit"),
+)
+def import_where_the_data_lie(client: Any, cluster: Any) -> Any:
     """Both tasks of the second step are sent to the worker with their data, and it imports."""
-    cluster.latency = imports(2.0, "fit")
-    with span("train"):
-        loaded = task(client, "load", 0.2)
-        wait(tasks(client, "fit", [0.2] * 2, [loaded] * 2))
+    loaded = task(client, "load", 0.2)
+    return tasks(client, "fit", [0.2] * 2, [loaded] * 2)
 
 
-@plant("starting", "worker_loop", workers=3, threads=4, also=("uneven",), most=4.0)
-def import_where_the_data_lie_after_much_work(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    workers=3,
+    threads=4,
+    also=("uneven",),
+    most=4.0,
+    span="train",
+    latency=imports(2.0, "fit"),
+)
+def import_where_the_data_lie_after_much_work(client: Any, cluster: Any) -> Any:
     """All tasks of the last step are sent to the worker with their data, and it imports for 2 s."""
-    cluster.latency = imports(2.0, "fit")
-    with span("train"):
-        wait(tasks(client, "load", [0.2] * 24))
-        cleaned = tasks(client, "clean", [0.8] * 12)
-        wait(tasks(client, "fit", [0.1] * 24, [cleaned[0]] * 24))
+    wait(tasks(client, "load", [0.2] * 24))
+    cleaned = tasks(client, "clean", [0.8] * 12)
+    return [*cleaned, *tasks(client, "fit", [0.1] * 24, [cleaned[0]] * 24)]
 
 
-@plant("long_task", "starting", never=("uneven", "restricted"))
-def import_inside_task(client: Any, cluster: Any) -> None:
+@plant("long_task", "starting", never=("uneven", "restricted"), span="train")
+def import_inside_task(client: Any, cluster: Any) -> Any:
     """The first task on each worker imports for 4 s while it runs; two of 16 are long."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1))
+    return tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1)
 
 
 def importing(seconds: float) -> float:
@@ -193,14 +246,13 @@ def importing(seconds: float) -> float:
     return compute(seconds)
 
 
-@plant("worker_loop", never=("threads", "uneven"), most=5.0)
-def data_on_blocked_worker(client: Any, cluster: Any) -> None:
+@plant("worker_loop", never=("threads", "uneven"), most=5.0, span="report")
+def data_on_blocked_worker(client: Any, cluster: Any) -> Any:
     """Data lie on a worker whose event loop is blocked for 5 s."""
-    with span("report"):
-        loaded = tasks(client, "load", [MB] * 4, function=load, workers=["w0"])
-        wait(loaded)
-        cluster.machines["w0"].block(5.0)
-        wait(task(client, "join", 0.2, *loaded, workers=["w1"]))
+    loaded = tasks(client, "load", [MB] * 4, function=load, workers=["w0"])
+    wait(loaded)
+    cluster.machines["w0"].block(5.0)
+    return task(client, "join", 0.2, *loaded, workers=["w1"])
 
 
 def far(sender: Any, receiver: Any, message: Any) -> float:
@@ -208,133 +260,162 @@ def far(sender: Any, receiver: Any, message: Any) -> float:
     return 0.25 if {sender.name, receiver.name} & {"w0", "w1"} else 0.0
 
 
-@plant("chain", also=("starting",), never=("worker_loop", "threads", "client"), most=3.0)
-def chain_on_far_workers(client: Any, cluster: Any) -> None:
+@plant(
+    "chain",
+    also=("starting",),
+    never=("worker_loop", "threads", "client"),
+    most=3.0,
+    span="solve",
+    latency=far,
+)
+def chain_on_far_workers(client: Any, cluster: Any) -> Any:
     """Ten tasks, one after another; messages to workers take long, and no loop is blocked."""
-    cluster.latency = far
-    with span("solve"):
-        before: list[Any] = []
-        for _ in range(10):
-            before = tasks(client, "step", [0.3], *[[one] for one in before])
-        wait(before)
+    return steps(client, ["step"] * 10, [0.3])
 
 
 # -------------------------------------------------------------------- uneven, restricted
 
 
-@plant("uneven", config={**INF, **NO_STEALING}, workers=1, never=("gil", "cpus", "starting"))
-def no_stealing(client: Any, cluster: Any) -> None:
+@plant(
+    "uneven",
+    config={**INF, **NO_STEALING},
+    workers=1,
+    never=("gil", "cpus", "starting"),
+    span="train",
+    events={0.3: come("w1", "w2", "w3")},
+)
+def no_stealing(client: Any, cluster: Any) -> Any:
     """All tasks are sent to the only worker; three that come later may not steal them."""
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 40)
-        time.sleep(0.3)
-        for number in range(1, 4):
-            cluster.add_worker(f"w{number}")
-        wait(futures)
+    return tasks(client, "fit", [0.5] * 40)
 
 
-@plant("restricted", never=("threads", "starting"), most=2.5)
-def pinned(client: Any, cluster: Any) -> None:
+@plant("restricted", never=("threads", "starting"), most=2.5, span="train")
+def pinned(client: Any, cluster: Any) -> Any:
     """All tasks must run on one of two workers."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 20, workers=["w0"]))
+    return tasks(client, "fit", [0.5] * 20, workers=["w0"])
 
 
-@plant("restricted", config=TOKEN, never=("threads", "starting"))
-def one_unit_of_a_resource(client: Any, cluster: Any) -> None:
+@plant("restricted", config=TOKEN, never=("threads", "starting"), span="train")
+def one_unit_of_a_resource(client: Any, cluster: Any) -> Any:
     """Each worker has one token for its two threads, and each task takes one."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 20, resources={"token": 1}))
+    return tasks(client, "fit", [0.5] * 20, resources={"token": 1})
 
 
-@plant("slow_worker", workers=3, threads=4, never=("restricted", "long_task"), least=4.0, most=5.8)
-def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker",
+    workers=3,
+    threads=4,
+    never=("restricted", "long_task"),
+    least=4.0,
+    most=5.8,
+    span="train",
+    events={0.0: slow("w0", 8.0)},
+)
+def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> Any:
     """One of three workers takes eight times as long for its share of 12 tasks."""
-    cluster.machines["w0"].slowness = 8.0
-    with span("train"):
-        wait(tasks(client, "load", [0.7 + 0.01 * number for number in range(12)]))
+    return tasks(client, "load", [0.7 + 0.01 * number for number in range(12)])
 
 
 # It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
-@plant("slow_worker", never=("restricted", "starting"), least=3.4, most=4.2)
-def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker",
+    never=("restricted", "starting"),
+    least=3.4,
+    most=4.2,
+    span="train",
+    events={0.0: slow("w0", 8.0)},
+)
+def one_task_on_a_slow_worker(client: Any, cluster: Any) -> Any:
     """Two tasks of 8 run on a worker that takes eight times as long, and so does the next step."""
-    cluster.machines["w0"].slowness = 8.0
-    with span("train"):
-        loaded = tasks(client, "load", [0.1] * 8)
-        wait(task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True))
+    loaded = tasks(client, "load", [0.1] * 8)
+    return task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True)
 
 
-@plant("slow_worker", "long_task", workers=8, threads=1, names=("worker w0",))
-def the_same_worker_is_last_in_each_step(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker",
+    "long_task",
+    workers=8,
+    threads=1,
+    names=("worker w0",),
+    span="etl",
+    events={0.0: slow("w0", 8.0)},
+)
+def the_same_worker_is_last_in_each_step(client: Any, cluster: Any) -> Any:
     """One of eight workers takes eight times as long; it has one task of each of five steps."""
-    cluster.machines["w0"].slowness = 8.0
-    with span("etl"):
-        before: list[Any] = []
-        for step in ("read", "parse", "clean", "join", "save"):
-            before = tasks(client, step, [0.5] * 8, *([before] if before else []))
-        wait(before)
+    return steps(client, ("read", "parse", "clean", "join", "save"), [0.5] * 8)
 
 
 # 4.5 s on the newest releases, 3.2 s on the oldest.
-@plant("slow_worker", also=("threads",), never=("restricted", "starting"), least=3.0, most=4.6)
-def a_worker_becomes_slow(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker",
+    also=("threads",),
+    never=("restricted", "starting"),
+    least=3.0,
+    most=4.6,
+    span="train",
+    events={2.0: slow("w1", 3.0)},
+)
+def a_worker_becomes_slow(client: Any, cluster: Any) -> Any:
     """One of two workers takes three times as long after two seconds."""
 
-    def slower() -> None:
-        cluster.machines["w1"].slowness = 3.0
-
-    at(cluster, 2.0, slower)
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 64))
+    return tasks(client, "fit", [0.5] * 64)
 
 
-@plant("slow_worker", never=("restricted", "starting"))
-def slow_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker", never=("restricted", "starting"), span="train", events={0.0: slow("w1", 10.0)}
+)
+def slow_worker(client: Any, cluster: Any) -> Any:
     """One of two workers takes ten times as long for the same tasks."""
-    cluster.machines["w1"].slowness = 10.0
-    with span("train"):
-        wait(tasks(client, "fit", [0.4] * 24))
+    return tasks(client, "fit", [0.4] * 24)
 
 
 # ---------------------------------------------------------------------------------- data
 
 
-@plant("transfer", never=("threads", "client", "long_task"))
-def slow_network(client: Any, cluster: Any) -> None:
+@plant(
+    "transfer", never=("threads", "client", "long_task"), span="join", latency=bandwidth(50 * MB)
+)
+def slow_network(client: Any, cluster: Any) -> Any:
     """Each worker fetches 200 MB at 50 MB/s; computing takes 0.1 s."""
-    cluster.latency = bandwidth(50 * MB)
-    with span("join"):
-        left = tasks(client, "left", [50 * MB] * 4, function=load, workers=["w0"])
-        right = tasks(client, "right", [50 * MB] * 4, function=load, workers=["w1"])
-        wait([*left, *right])
-        wait(tasks(client, "merge", [0.1] * 4, left, right[::-1]))
+    left = tasks(client, "left", [50 * MB] * 4, function=load, workers=["w0"])
+    right = tasks(client, "right", [50 * MB] * 4, function=load, workers=["w1"])
+    wait([*left, *right])
+    return tasks(client, "merge", [0.1] * 4, left, right[::-1])
 
 
-@plant("transfer", never=("threads", "client"))
-def sum_of_large_parts(client: Any, cluster: Any) -> None:
+@plant("transfer", never=("threads", "client"), span="total", latency=bandwidth(40 * MB))
+def sum_of_large_parts(client: Any, cluster: Any) -> Any:
     """One task at the end needs all parts; half of them are on the other worker."""
-    cluster.latency = bandwidth(40 * MB)
-    with span("total"):
-        parts = tasks(client, "part", [30 * MB] * 16, function=load)
-        wait(task(client, "total", 0.1, *parts))
+    parts = tasks(client, "part", [30 * MB] * 16, function=load)
+    return task(client, "total", 0.1, *parts)
 
 
-@plant("transfer", workers=8, threads=1, never=("threads", "worker_loop", "starting"), most=1.5)
-def a_transfer_among_eight(client: Any, cluster: Any) -> None:
+@plant(
+    "transfer",
+    workers=8,
+    threads=1,
+    never=("threads", "worker_loop", "starting"),
+    most=1.5,
+    span="total",
+    latency=bandwidth(20 * MB),
+)
+def a_transfer_among_eight(client: Any, cluster: Any) -> Any:
     """One task needs the parts of all eight workers, whose event loops are as late as usual."""
-    cluster.latency = bandwidth(20 * MB)
-    with span("total"):
-        parts = tasks(client, "part", [15 * MB] * 8, function=load)
-        wait(task(client, "total", 0.1, *parts))
+    parts = tasks(client, "part", [15 * MB] * 8, function=load)
+    return task(client, "total", 0.1, *parts)
 
 
 # By the worker that gets which block, which the order of a set decides, it takes 1.6 or 2.0 s, and
 # 0.4 s without transfers.
-@plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.6)
+@plant(
+    "transfer",
+    never=("threads", "starting", "worker_loop"),
+    least=1.1,
+    most=1.6,
+    latency=bandwidth(20 * MB),
+)
 def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
     """Rows become columns at 20 MB/s; the splits are tasks that Dask books no transfer on."""
-    cluster.latency = bandwidth(20 * MB)
 
     def slow(block: Any) -> Any:
         compute(0.2)
@@ -346,10 +427,9 @@ def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
         wait(client.persist(columns.map_blocks(slow, meta=np.empty((0, 0)))))
 
 
-@plant("transfer", never=("threads", "starting"))
+@plant("transfer", never=("threads", "starting"), latency=bandwidth(MB / 10))
 def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
     """A shuffle of tasks at 0.1 MB/s: those that hold all threads have not begun."""
-    cluster.latency = bandwidth(MB / 10)
     frame = dask.datasets.timeseries(
         "2000-01-01", "2000-01-09", freq="10s", partition_freq="1D", dtypes={"id": int, "x": float}
     )
@@ -360,42 +440,44 @@ def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
 # --------------------------------------------------------------------------------- deaths
 
 
-@plant("paused", workers=4, never=("starting", "long_task"))
-def paused_workers(client: Any, cluster: Any) -> None:
+@plant(
+    "paused", workers=4, never=("starting", "long_task"), events={0.1: pause(8.0, "w1", "w2", "w3")}
+)
+def paused_workers(client: Any, cluster: Any) -> Any:
     """Three of four workers are paused for 8 s, as for lack of memory."""
-    paused = ("w1", "w2", "w3")
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 40)
-        time.sleep(0.1)
-        for name in paused:
-            cluster.do(name, become, cluster.workers[name], "paused")
-        time.sleep(8.0)
-        for name in paused:
-            cluster.do(name, become, cluster.workers[name], "running")
-        wait(futures)
+    return tasks(client, "fit", [0.5] * 40)
 
 
-@plant("long_task", threads=1, never=("paused", "starting", "uneven"), least=1.0, most=1.0)
-def paused_beside_a_long_task(client: Any, cluster: Any) -> None:
+@plant(
+    "long_task",
+    threads=1,
+    never=("paused", "starting", "uneven"),
+    least=1.0,
+    most=1.0,
+    span="train",
+)
+def paused_beside_a_long_task(client: Any, cluster: Any) -> Any:
     """One of two workers is paused for 2 s, while the only task left runs on the other one."""
-    with span("train"):
-        wait(tasks(client, "load", [0.1] * 12))
-        last = task(client, "fit", 2.0, workers=["w0"])
-        time.sleep(0.1)
-        cluster.do("w1", become, cluster.workers["w1"], "paused")
-        wait(last)
+    wait(tasks(client, "load", [0.1] * 12))
+    last = task(client, "fit", 2.0, workers=["w0"])
+    time.sleep(0.1)
+    cluster.pause("w1", 9.0)
+    return last
 
 
-@plant("starting", workers=4, never=("paused", "long_task", "uneven"), least=1.99, most=2.0)
-def paused_beside_an_import(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    workers=4,
+    never=("paused", "long_task", "uneven"),
+    least=1.99,
+    most=2.0,
+    span="train",
+    latency=imports(2.0, "fit"),
+    events={0.1: pause(9.0, "w1", "w2", "w3")},
+)
+def paused_beside_an_import(client: Any, cluster: Any) -> Any:
     """Three of four workers are paused while the only task waits for imports of the other one."""
-    cluster.latency = imports(2.0, "fit")
-    with span("train"):
-        only = task(client, "fit", 0.1, workers=["w0"])
-        time.sleep(0.1)
-        for name in ("w1", "w2", "w3"):
-            cluster.do(name, become, cluster.workers[name], "paused")
-        wait(only)
+    return task(client, "fit", 0.1, workers=["w0"])
 
 
 def flaky(seconds: float) -> float:
@@ -406,34 +488,40 @@ def flaky(seconds: float) -> float:
     return seconds
 
 
-@plant("repeated", never=("uneven", "lost"), most=3.0)
-def flaky_tasks(client: Any, cluster: Any) -> None:
+@plant("repeated", never=("uneven", "lost"), most=3.0, span="download")
+def flaky_tasks(client: Any, cluster: Any) -> Any:
     """Each of four tasks fails after 3 s and is retried."""
-    with span("download"):
-        wait(tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2))
+    return tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2)
 
 
-@plant("repeated", workers=3, threads=1, never=("uneven", "lost"), least=2.4, most=2.4)
-def each_task_fails_once(client: Any, cluster: Any) -> None:
+@plant(
+    "repeated", workers=3, threads=1, never=("uneven", "lost"), least=2.4, most=2.4, span="download"
+)
+def each_task_fails_once(client: Any, cluster: Any) -> Any:
     """Each of 9 tasks runs twice, and takes a thread from others both times."""
-    with span("download"):
-        wait(tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2))
+    return tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2)
 
 
-@plant("repeated", also=("no_workers",), workers=0, never=("uneven", "lost"), least=2.4, most=2.4)
-def each_task_fails_once_on_a_late_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "repeated",
+    also=("no_workers",),
+    workers=0,
+    never=("uneven", "lost"),
+    least=2.4,
+    most=2.4,
+    span="download",
+    events={5.0: come("w0")},
+)
+def each_task_fails_once_on_a_late_worker(client: Any, cluster: Any) -> Any:
     """Each of 6 tasks runs twice, on two threads that come after 5 s."""
-    at(cluster, 5.0, lambda: cluster.add_worker("w0"))
-    with span("download"):
-        wait(tasks(client, "fetch", [0.8] * 6, function=flaky, retries=2))
+    return tasks(client, "fetch", [0.8] * 6, function=flaky, retries=2)
 
 
-@plant("failed")
-def a_run_that_failed(client: Any, cluster: Any) -> None:
+@plant("failed", span="nightly")
+def a_run_that_failed(client: Any, cluster: Any) -> Any:
     """One of 8 tasks fails, and with it the sum that needs it."""
-    with span("nightly"):
-        parts = tasks(client, "part", [0.5, 0.5, -1.0, 0.5, 0.5, 0.5, 0.5, 0.5], function=checked)
-        wait(task(client, "total", 0.1, *parts))
+    parts = tasks(client, "part", [0.5, 0.5, -1.0, 0.5, 0.5, 0.5, 0.5, 0.5], function=checked)
+    return task(client, "total", 0.1, *parts)
 
 
 def checked(seconds: float) -> float:
@@ -442,27 +530,22 @@ def checked(seconds: float) -> float:
     return compute(seconds)
 
 
-@plant("healthy", never=("threads", "lost", "failed", "uneven"))
+@plant("healthy", never=("threads", "lost", "failed", "uneven"), span="train")
 def cancelled(client: Any, cluster: Any) -> None:
     """The client cancels 40 tasks after 2 s, while most of them wait for a thread."""
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 40)
-        time.sleep(2.0)
-        client.cancel(futures)
-        time.sleep(0.1)
+    futures = tasks(client, "fit", [0.5] * 40)
+    time.sleep(2.0)
+    client.cancel(futures)
+    time.sleep(0.1)
 
 
 # It takes 13 to 14.4 s, by where Dask computes again, and 7 s if no worker dies.
-@plant("lost", never=("client", "uneven"), most=7.4)
-def worker_killed(client: Any, cluster: Any) -> None:
+@plant("lost", never=("client", "uneven"), most=7.4, span="train", events={5.9: kill("w1")})
+def worker_killed(client: Any, cluster: Any) -> Any:
     """One of two workers is killed after 5.9 of 7 s; its results are computed again."""
-    with span("train"):
-        # No two end at once: then chance decides which worker gets the next one.
-        parts = tasks(client, "part", [1.45 + 0.007 * one for one in range(16)])
-        after = task(client, "total", 1.0, *parts)
-        time.sleep(5.9)
-        cluster.kill("w1")
-        wait(after)
+    # No two end at once: then chance decides which worker gets the next one.
+    parts = tasks(client, "part", [1.45 + 0.007 * one for one in range(16)])
+    return [*parts, task(client, "total", 1.0, *parts)]
 
 
 @plant("threads", never=("lost", "repeated", "failed"))
@@ -501,67 +584,68 @@ def adaptive_from_zero(client: Any, cluster: Any) -> None:
 
 
 # After ten seconds, the last task begins later than it would among workers that were there.
-@plant("no_workers", workers=0, never=("threads", "restricted", "client"), most=10.5)
-def late_workers(client: Any, cluster: Any) -> None:
+@plant(
+    "no_workers",
+    workers=0,
+    never=("threads", "restricted", "client"),
+    most=10.5,
+    span="train",
+    events={10.0: come("w0", "w1")},
+)
+def late_workers(client: Any, cluster: Any) -> Any:
     """Two workers come 10 s after the work."""
-    at(cluster, 10.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 8))
+    return tasks(client, "fit", [0.5] * 8)
 
 
 # ----------------------------------------------------------------------- shape of the work
 
 
-@plant("long_task", never=("threads", "starting", "client"))
-def skew(client: Any, cluster: Any) -> None:
+@plant("long_task", never=("threads", "starting", "client"), span="join")
+def skew(client: Any, cluster: Any) -> Any:
     """One of 12 partitions has forty times the work."""
-    with span("join"):
-        wait(tasks(client, "merge", [4.0] + [0.1] * 11))
+    return tasks(client, "merge", [4.0] + [0.1] * 11)
 
 
-@plant("long_task", never=("threads", "starting", "client"))
-def tail_of_a_barrier(client: Any, cluster: Any) -> None:
+@plant("long_task", never=("threads", "starting", "client"), span="nightly")
+def tail_of_a_barrier(client: Any, cluster: Any) -> Any:
     """Each of three steps waits for one straggler of 8 tasks."""
-    with span("nightly"):
-        before: list[Any] = []
-        for step in ("load", "clean", "fit"):
-            tail = tasks(client, step, [2.0] + [0.1] * 7, *[[one] * 8 for one in before])
-            before = [task(client, f"{step}-all", 0.01, *tail)]
-        wait(before)
+    before: list[Any] = []
+    for step in ("load", "clean", "fit"):
+        tail = tasks(client, step, [2.0] + [0.1] * 7, *[[one] * 8 for one in before])
+        before = [task(client, f"{step}-all", 0.01, *tail)]
+    return before
 
 
-@plant("chain", never=("threads", "uneven", "client"), most=5.0)
-def chain(client: Any, cluster: Any) -> None:
+@plant("chain", never=("threads", "uneven", "client"), most=5.0, span="simulate")
+def chain(client: Any, cluster: Any) -> Any:
     """Ten tasks; each needs the one before."""
-    with span("simulate"):
-        before: list[Any] = []
-        for _ in range(10):
-            before = tasks(client, "step", [0.5], *[[one] for one in before])
-        wait(before)
+    return steps(client, ["step"] * 10, [0.5])
 
 
-@plant("chain", also=("client",), names=("25 tasks",), never=("threads",), most=1.9, least=1.8)
+@plant(
+    "chain",
+    also=("client",),
+    names=("25 tasks",),
+    never=("threads",),
+    most=1.9,
+    least=1.8,
+    span="tune",
+)
 def a_result_at_a_time(client: Any, cluster: Any) -> None:
     """The client waits for each of 25 results of 0.1 s, and needs 20 ms to submit the next task."""
-    with span("tune"):
-        for _ in range(25):
-            task(client, "try", 0.1).result()
-            time.sleep(0.02)
+    rounds(client, ["try"] * 25, [0.1], 0.02)
 
 
-@plant("chain", names=("more than 32 tasks",), never=("threads",), most=15.0, least=15.0)
-def two_hundred_results_at_a_time(client: Any, cluster: Any) -> None:
-    """The same with 200 tasks, of which the longest 32 are known, and without a pause."""
-    with span("tune"):
-        for _ in range(200):
-            task(client, "try", 0.1).result()
+@plant("chain", names=("more than 32 tasks",), never=("threads",), most=6.0, least=6.0, span="tune")
+def eighty_results_at_a_time(client: Any, cluster: Any) -> None:
+    """The same with 80 tasks, of which the longest 32 are known, and without a pause."""
+    rounds(client, ["try"] * 80, [0.1])
 
 
-@plant("long_task", "chain", workers=4, never=("threads", "uneven", "client"))
-def too_few_partitions(client: Any, cluster: Any) -> None:
+@plant("long_task", "chain", workers=4, never=("threads", "uneven", "client"), span="train")
+def too_few_partitions(client: Any, cluster: Any) -> Any:
     """Two tasks of 5 s on 8 threads."""
-    with span("train"):
-        wait(tasks(client, "fit", [5.0, 5.0]))
+    return tasks(client, "fit", [5.0, 5.0])
 
 
 # ---------------------------------------------------------------------------------- others
@@ -571,69 +655,37 @@ def too_few_partitions(client: Any, cluster: Any) -> None:
 def starved_by_another_user(client: Any, cluster: Any) -> None:
     """The tasks of one user hold all threads; the short ones of another wait."""
 
-    def alice(own: Any) -> None:
-        with span("train"):
-            wait(tasks(own, "fit", [0.5] * 34))
-
-    def bob(own: Any) -> None:
-        time.sleep(0.2)
-        with span("join"):
-            wait(tasks(own, "merge", [0.1] * 12))
-
-    users = [cluster.user("alice", alice), cluster.user("bob", bob)]
-    for one in users:
-        one.result()
+    together(user(cluster, "train", [0.5] * 34), user(cluster, "join", [0.1] * 12, 0.2))
 
 
 @plant("threads", also=("held",), never=("uneven", "restricted"), least=2.4, most=2.55)
 def two_users_at_once(client: Any, cluster: Any) -> None:
     """Each of two users has 40 tasks; on twice the threads, both have them 2.5 s sooner."""
 
-    def work(name: str) -> Any:
-        def program(own: Any) -> None:
-            with span(name):
-                wait(tasks(own, name, [0.25] * 40))
-
-        return program
-
-    users = [cluster.user(name, work(name)) for name in ("alice", "bob")]
-    for one in users:
-        one.result()
+    together(*(user(cluster, name, [0.25] * 40) for name in ("alice", "bob")))
 
 
 @plant("held", names=("adhoc",), never=("uneven", "restricted", "starting"))
 def lower_priority(client: Any, cluster: Any) -> None:
     """Short tasks of low priority wait for 60 of high priority, which came after them."""
 
-    def nightly(own: Any) -> None:
-        with span("nightly"):
-            wait(tasks(own, "merge", [0.1] * 12, priority=-10))
-
-    def adhoc(own: Any) -> None:
-        time.sleep(0.05)
-        with span("adhoc"):
-            wait(tasks(own, "fit", [0.4] * 60, priority=10))
-
-    users = [cluster.user("nightly", nightly), cluster.user("adhoc", adhoc)]
-    for one in users:
-        one.result()
+    low = user(cluster, "nightly", [0.1] * 12, priority=-10)
+    together(low, user(cluster, "adhoc", [0.4] * 60, 0.05, priority=10))
 
 
 # --------------------------------------------------------------------------------- off CPU
 
 
-@plant("off_cpu", never=("gil", "cpus", "uneven"))
-def sleeping_tasks(client: Any, cluster: Any) -> None:
+@plant("off_cpu", never=("gil", "cpus", "uneven"), span="crawl")
+def sleeping_tasks(client: Any, cluster: Any) -> Any:
     """Tasks wait for something for 0.5 s each, and use no CPU."""
-    with span("crawl"):
-        wait(tasks(client, "fetch", [0.5] * 32, function=sleep))
+    return tasks(client, "fetch", [0.5] * 32, function=sleep)
 
 
-@plant("off_cpu", never=("uneven", "gil", "cpus"))
-def one_lock(client: Any, cluster: Any) -> None:
+@plant("off_cpu", never=("uneven", "gil", "cpus"), span="write")
+def one_lock(client: Any, cluster: Any) -> Any:
     """All tasks take one lock, so that one of four works."""
-    with span("write"):
-        wait(tasks(client, "save", [0.3] * 24, function=locked))
+    return tasks(client, "save", [0.3] * 24, function=locked)
 
 
 def locked(seconds: float) -> float:
@@ -641,31 +693,30 @@ def locked(seconds: float) -> float:
         return compute(seconds)
 
 
-@plant("off_cpu", also=("long_task",), names=("fetch",), never=("gil",), most=8.0)
-def fetch_then_fit(client: Any, cluster: Any) -> None:
+@plant("off_cpu", also=("long_task",), names=("fetch",), never=("gil",), most=8.0, span="train")
+def fetch_then_fit(client: Any, cluster: Any) -> Any:
     """64 tasks wait for something for 0.5 s each; then one computes for 5 s."""
-    with span("train"):
-        fetched = tasks(client, "fetch", [0.5] * 64, function=sleep)
-        wait(task(client, "fit", 5.0, *fetched))
+    fetched = tasks(client, "fetch", [0.5] * 64, function=sleep)
+    return task(client, "fit", 5.0, *fetched)
 
 
 # Older releases give one worker more of the eight than others.
-@plant("off_cpu", names=("query",), never=("gil", "cpus", "threads"), least=5.0, most=5.3)
-def one_slow_query(client: Any, cluster: Any) -> None:
+@plant(
+    "off_cpu", names=("query",), never=("gil", "cpus", "threads"), least=5.0, most=5.3, span="train"
+)
+def one_slow_query(client: Any, cluster: Any) -> Any:
     """A task waits for 5 s for a database; then eight compute for 0.5 s each."""
-    with span("train"):
-        rows = task(client, "query", 5.0, function=sleep)
-        wait(tasks(client, "fit", [0.5] * 8, [rows] * 8))
+    rows = task(client, "query", 5.0, function=sleep)
+    return tasks(client, "fit", [0.5] * 8, [rows] * 8)
 
 
 # ---------------------------------------------------------------------------------- client
 
 
-@plant("inner", "chain", never=("threads",), most=3.8)
+@plant("inner", "chain", never=("threads",), most=3.8, span="search")
 def worker_client_in_a_row(client: Any, cluster: Any) -> None:
     """A task submits ten tasks and waits for each before the next."""
-    with span("search"):
-        task(client, "optimise", [0.5] * 10, function=one_by_one).result()
+    task(client, "optimise", [0.5] * 10, function=one_by_one).result()
 
 
 def one_by_one(seconds: list[float]) -> None:
@@ -674,11 +725,10 @@ def one_by_one(seconds: list[float]) -> None:
             inner.submit(compute, one, pure=False).result()
 
 
-@plant("threads", never=("long_task", "client", "inner"), most=2.8, least=2.5)
+@plant("threads", never=("long_task", "client", "inner"), most=2.8, least=2.5, span="search")
 def worker_client_at_once(client: Any, cluster: Any) -> None:
     """A task submits 40 tasks at once to 4 threads, and waits for them."""
-    with span("search"):
-        task(client, "optimise", [0.5] * 40, function=all_at_once).result()
+    task(client, "optimise", [0.5] * 40, function=all_at_once).result()
 
 
 def all_at_once(seconds: list[float]) -> None:
@@ -686,118 +736,87 @@ def all_at_once(seconds: list[float]) -> None:
         wait(tasks(inner, "trial", seconds))
 
 
-@plant("chain", never=("threads", "uneven", "client"), most=2.0, least=2.0)
+@plant("chain", never=("threads", "uneven", "client"), most=2.0, least=2.0, span="search")
 def three_at_a_time(client: Any, cluster: Any) -> None:
     """The client keeps three of 40 tasks on four threads, and submits the next without delay."""
-    with span("search"):
-        futures = as_completed(tasks(client, "trial", [0.5] * 3))
-        for number, _ in enumerate(futures):
-            if number < 37:
-                futures.add(task(client, "trial", 0.5))
+    fed(client, "trial", 0.5, 3, 40)
 
 
-@plant("client", never=("threads", "chain", "long_task"))
+@plant("client", never=("threads", "chain", "long_task"), span="search")
 def four_at_a_time(client: Any, cluster: Any) -> None:
     """The client keeps four tasks on four threads, but needs 0.3 s to submit the next of 0.4 s."""
-    with span("search"):
-        futures = as_completed(tasks(client, "try", [0.4] * 4))
-        for number, _ in enumerate(futures):
-            time.sleep(0.3)
-            if number < 36:
-                futures.add(task(client, "try", 0.4))
+    fed(client, "try", 0.4, 4, 40, 0.3)
 
 
-@plant("client", never=("threads", "chain", "tiny"))
+@plant("client", never=("threads", "chain", "tiny"), block="explore")
 def many_results(client: Any, cluster: Any) -> None:
     """60 times: submit, wait for the result, look at it for 50 ms."""
-    with dask_otel.span("explore"):
-        for _ in range(60):
-            task(client, "query", 0.02).result()
-            time.sleep(0.05)
+    rounds(client, ["query"] * 60, [0.02], 0.05)
 
 
-@plant("client", never=("threads", "uneven", "starting"))
+@plant("client", never=("threads", "uneven", "starting"), block="search")
 def as_completed_loop(client: Any, cluster: Any) -> None:
     """The client takes 0.2 s for each of 40 results before it submits the next task."""
-    with dask_otel.span("search"):
-        futures = as_completed(tasks(client, "trial", [0.1] * 4))
-        for number, _ in enumerate(futures):
-            time.sleep(0.2)
-            if number < 36:
-                futures.add(task(client, "next", 0.1))
+    fed(client, "trial", 0.1, 4, 40, 0.2)
 
 
-@plant("client", never=("threads", "uneven"), most=12.0)
+@plant("client", never=("threads", "uneven"), most=12.0, block="export", latency=bandwidth(50 * MB))
 def gather_of_large_results(client: Any, cluster: Any) -> None:
     """The client fetches 400 MB at 50 MB/s."""
-    cluster.latency = bandwidth(50 * MB)
-    with dask_otel.span("export"):
-        client.gather(tasks(client, "part", [50 * MB] * 8, function=load))
+    client.gather(tasks(client, "part", [50 * MB] * 8, function=load))
 
 
-@plant("client", never=("threads", "uneven"), most=5.1)
-def graph_building(client: Any, cluster: Any) -> None:
+@plant("client", never=("threads", "uneven"), most=5.1, block="train")
+def graph_building(client: Any, cluster: Any) -> Any:
     """The client builds a graph for 5 s between two steps."""
-    with dask_otel.span("train"):
-        wait(tasks(client, "load", [0.5] * 4))
-        time.sleep(5.0)
-        wait(tasks(client, "fit", [0.5] * 4))
+    wait(tasks(client, "load", [0.5] * 4))
+    time.sleep(5.0)
+    return tasks(client, "fit", [0.5] * 4)
 
 
-@plant("client", never=("threads", "uneven", "no_workers"))
-def graph_building_first(client: Any, cluster: Any) -> None:
+@plant("client", never=("threads", "uneven", "no_workers"), block="train")
+def graph_building_first(client: Any, cluster: Any) -> Any:
     """The client builds a graph for 8 s before the first task; a span does not include that."""
-    with dask_otel.span("train"):
-        time.sleep(8.0)
-        wait(tasks(client, "fit", [0.5] * 4))
+    time.sleep(8.0)
+    return tasks(client, "fit", [0.5] * 4)
 
 
-@plant("client", "healthy", never=("threads", "uneven", "no_workers"))
-def graph_building_outside(client: Any, cluster: Any) -> None:
+@plant("client", "healthy", never=("threads", "uneven", "no_workers"), span="train")
+def graph_building_outside(client: Any, cluster: Any) -> Any:
     """As long as the tasks take, with `distributed.span`, which includes less of the client."""
-    with span("train"):
-        time.sleep(5.0)
-        wait(tasks(client, "fit", [2.0] * 4))
+    time.sleep(5.0)
+    return tasks(client, "fit", [2.0] * 4)
 
 
-@plant("client", "transfer", never=("threads", "uneven", "no_workers"), most=15.0)
-def scatter(client: Any, cluster: Any) -> None:
+@plant(
+    "client",
+    "transfer",
+    never=("threads", "uneven", "no_workers"),
+    most=15.0,
+    block="train",
+    latency=bandwidth(20 * MB),
+)
+def scatter(client: Any, cluster: Any) -> Any:
     """The client scatters 150 MB at 20 MB/s before its tasks."""
-    cluster.latency = bandwidth(20 * MB)
-    with dask_otel.span("train"):
-        data = client.scatter(bytes(150 * MB), hash=False)
-        wait(tasks(client, "fit", [0.3] * 4, [data] * 4))
+    data = client.scatter(bytes(150 * MB), hash=False)
+    return tasks(client, "fit", [0.3] * 4, [data] * 4)
 
 
 # ------------------------------------------------------------------------------- scheduler
 
 
-class Slow(distributed.SchedulerPlugin):
-    """Blocks the scheduler's event loop at each transition."""
-
-    name = "slow"
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        time.sleep(self.seconds)
-
-
-@plant("scheduler", never=("threads", "uneven", "long_task"))
-def slow_scheduler_plugin(client: Any, cluster: Any) -> None:
+@plant("scheduler", never=("threads", "uneven", "long_task"), span="train")
+def slow_scheduler_plugin(client: Any, cluster: Any) -> Any:
     """A plugin blocks the scheduler's event loop for 20 ms at each transition."""
     client.register_plugin(Slow(0.02))
-    with span("train"):
-        wait(tasks(client, "fit", [0.05] * 60))
+    return tasks(client, "fit", [0.05] * 60)
 
 
-@plant("tiny", "scheduler", never=("threads", "uneven", "long_task"))
-def tiny_tasks(client: Any, cluster: Any) -> None:
+@plant("tiny", "scheduler", never=("threads", "uneven", "long_task"), span="count")
+def tiny_tasks(client: Any, cluster: Any) -> Any:
     """250 tasks of 0.1 ms each; Dask takes 8 ms for each."""
     client.register_plugin(Slow(0.002))
-    with span("count"):
-        wait(tasks(client, "count", [0.0001] * 250))
+    return tasks(client, "count", [0.0001] * 250)
 
 
 # ---------------------------------------------------------------------------------- shuffle
@@ -829,71 +848,80 @@ def slower(name: str, seconds: float) -> Any:
 # ------------------------------------------------------------------------------- two causes
 
 
-@plant("restricted", also=("off_cpu",), never=("threads",))
-def pinned_and_sleeping(client: Any, cluster: Any) -> None:
+@plant("restricted", also=("off_cpu",), never=("threads",), span="crawl")
+def pinned_and_sleeping(client: Any, cluster: Any) -> Any:
     """Tasks that wait for something must all run on one of two workers."""
-    with span("crawl"):
-        wait(tasks(client, "fetch", [0.5] * 24, function=sleep, workers=["w0"]))
+    return tasks(client, "fetch", [0.5] * 24, function=sleep, workers=["w0"])
 
 
-@plant("no_workers", also=("long_task",), workers=0, never=("uneven", "client"))
-def late_workers_and_skew(client: Any, cluster: Any) -> None:
+@plant(
+    "no_workers",
+    also=("long_task",),
+    workers=0,
+    never=("uneven", "client"),
+    span="join",
+    events={8.0: come("w0", "w1")},
+)
+def late_workers_and_skew(client: Any, cluster: Any) -> Any:
     """Workers come after 8 s; then one of 8 tasks takes 4 s."""
-    at(cluster, 8.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
-    with span("join"):
-        wait(tasks(client, "merge", [4.0] + [0.1] * 7))
+    return tasks(client, "merge", [4.0] + [0.1] * 7)
 
 
 # --------------------------------------------------------------------------------- healthy
 
 
-@plant("healthy", never=("threads", "uneven", "starting", "long_task", "chain"))
-def healthy_steps(client: Any, cluster: Any) -> None:
+@plant("healthy", never=("threads", "uneven", "starting", "long_task", "chain"), span="nightly")
+def healthy_steps(client: Any, cluster: Any) -> Any:
     """Three steps with as many equal tasks as threads, each after one of the step before."""
-    with span("nightly"):
-        before: list[Any] = []
-        for step in ("load", "clean", "fit"):
-            before = tasks(client, step, [1.5] * 4, *([before] if before else []))
-        wait(before)
+    return steps(client, ("load", "clean", "fit"), [1.5] * 4)
 
 
-@plant("healthy", "threads", never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"))
-def healthy_and_full(client: Any, cluster: Any) -> None:
+@plant(
+    "healthy",
+    "threads",
+    never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"),
+    span="train",
+)
+def healthy_and_full(client: Any, cluster: Any) -> Any:
     """60 equal tasks keep four threads busy to the end."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.4] * 60))
+    return tasks(client, "fit", [0.4] * 60)
 
 
-@plant("short", "healthy")
-def too_short(client: Any, cluster: Any) -> None:
+@plant("short", "healthy", span="look")
+def too_short(client: Any, cluster: Any) -> Any:
     """A run of 40 ms."""
-    with span("look"):
-        wait(tasks(client, "look", [0.02] * 4))
+    return tasks(client, "look", [0.02] * 4)
 
 
 # ------------------------------------------------------ first judged wrong, as cases of `unseen`
 
 
-@plant("uneven", workers=4, config={**INF, **NO_STEALING}, never=("starting", "client", "chain"))
-def all_on_one_of_four(client: Any, cluster: Any) -> None:
+@plant(
+    "uneven",
+    workers=4,
+    config={**INF, **NO_STEALING},
+    never=("starting", "client", "chain"),
+    span="clean",
+)
+def all_on_one_of_four(client: Any, cluster: Any) -> Any:
     """Tasks go where their data lie, all on one of four workers, and nobody may steal them."""
-    with span("clean"):
-        loaded = tasks(client, "load", [60 * MB] * 16, function=load, workers=["w0"])
-        wait(loaded)
-        wait(tasks(client, "clean", [1.0] * 16, loaded))
+    loaded = tasks(client, "load", [60 * MB] * 16, function=load, workers=["w0"])
+    wait(loaded)
+    return tasks(client, "clean", [1.0] * 16, loaded)
 
 
 # It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
-@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=11.0)
-def two_of_four_killed(client: Any, cluster: Any) -> None:
+@plant(
+    "lost",
+    workers=4,
+    never=("client", "uneven", "restricted"),
+    most=11.0,
+    span="etl/fit",
+    events={7.5: kill("w1", "w2")},
+)
+def two_of_four_killed(client: Any, cluster: Any) -> Any:
     """Two of four workers are killed with the results of long tasks."""
-    with span("etl"), span("fit"):
-        parts = tasks(client, "part", [4.0] * 16)
-        after = task(client, "total", 0.5, *parts)
-        time.sleep(7.5)
-        cluster.kill("w1")
-        cluster.kill("w2")
-        wait(after)
+    return task(client, "total", 0.5, *tasks(client, "part", [4.0] * 16))
 
 
 @plant("long_task", workers=8, threads=1, names=("second",), never=("threads", "starting"))
@@ -914,27 +942,32 @@ def skew_before_another_root(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8, [loaded] * 8))
 
 
-@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"), most=10.5)
-def late_workers_and_chain(client: Any, cluster: Any) -> None:
+@plant(
+    "chain",
+    also=("no_workers",),
+    workers=0,
+    never=("uneven", "client", "threads"),
+    most=10.5,
+    span="simulate",
+    events={5.0: come("w0", "w1", "w2", "w3")},
+)
+def late_workers_and_chain(client: Any, cluster: Any) -> Any:
     """Workers come after 5 s; then ten tasks run one after another for 12 s."""
-    at(cluster, 5.0, lambda: [cluster.add_worker(f"w{number}") for number in range(4)])
-    with span("simulate"):
-        before: list[Any] = []
-        for number in range(10):
-            before = tasks(client, f"stage{number}", [1.2], *[[one] for one in before])
-        wait(before)
+    return steps(client, [f"stage{number}" for number in range(10)], [1.2])
 
 
-@plant("starting", "worker_loop", workers=4, never=("threads", "uneven", "chain"), most=3.01)
-def imports_in_each_step(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    "worker_loop",
+    workers=4,
+    never=("threads", "uneven", "chain"),
+    most=3.01,
+    span="nightly",
+    latency=imports(1.0, "step0", "step1", "step2"),
+)
+def imports_in_each_step(client: Any, cluster: Any) -> Any:
     """Three steps of as many tasks as threads, and each imports for 1 s on each worker."""
-    each = [imports(1.0, f"step{number}") for number in range(3)]
-    cluster.latency = lambda *sent: sum(one(*sent) for one in each)
-    with span("nightly"):
-        before: list[Any] = []
-        for number in range(3):
-            before = tasks(client, f"step{number}", [0.4] * 8, *([before] if before else []))
-            wait(before)
+    return steps(client, ("step0", "step1", "step2"), [0.4] * 8)
 
 
 @plant("healthy", never=("threads", "lost", "failed", "uneven"))
@@ -950,31 +983,37 @@ def interrupted(client: Any, cluster: Any) -> None:
 
 
 # Among four equal workers, it takes 2.5 s, as the last wave is not full.
-@plant("slow_worker", workers=4, never=("restricted", "long_task"), least=1.5, most=2.0)
-def others_end_before_a_slow_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "slow_worker",
+    workers=4,
+    never=("restricted", "long_task"),
+    least=1.5,
+    most=2.0,
+    span="clean",
+    events={0.0: slow("w2", 8.0)},
+)
+def others_end_before_a_slow_worker(client: Any, cluster: Any) -> Any:
     """One of four workers takes eight times as long: it has its first two tasks to the end."""
-    cluster.machines["w2"].slowness = 8.0
-    with span("clean"):
-        wait(tasks(client, "clean", [0.5] * 32))
+    return tasks(client, "clean", [0.5] * 32)
 
 
-@plant("client", also=("long_task",), never=("threads", "uneven", "starting", "chain"), most=4.05)
-def think_then_skew(client: Any, cluster: Any) -> None:
+@plant(
+    "client",
+    also=("long_task",),
+    never=("threads", "uneven", "starting", "chain"),
+    most=4.05,
+    block="tune",
+)
+def think_then_skew(client: Any, cluster: Any) -> Any:
     """The client thinks for a second after each of four rounds; then one task takes 2 s."""
-    with dask_otel.span("tune"):
-        for number in range(4):
-            client.gather(tasks(client, f"try{number}", [0.25] * 4))
-            time.sleep(1.0)
-        wait(tasks(client, "final", [2.0] + [0.1] * 3))
+    rounds(client, [f"try{number}" for number in range(4)], [0.25] * 4, 1.0)
+    return tasks(client, "final", [2.0] + [0.1] * 3)
 
 
-@plant("client", never=("threads",), least=0.95, most=1.05)
+@plant("client", never=("threads",), least=0.95, most=1.05, block="tune")
 def think_after_three(client: Any, cluster: Any) -> None:
     """The client thinks for 0.2 s after each round of three tasks, on four threads."""
-    with dask_otel.span("tune"):
-        for _ in range(5):
-            client.gather([task(client, "step", 0.5) for _ in range(3)])
-            time.sleep(0.2)
+    rounds(client, ["step"] * 5, [0.5] * 3, 0.2)
 
 
 @plant("client", never=("threads", "uneven", "chain", "healthy"), least=3.95, most=4.05)
@@ -986,13 +1025,12 @@ def think_between_roots(client: Any, cluster: Any) -> None:
         time.sleep(1.0)
 
 
-@plant("restricted", never=("uneven", "client"), least=5.0, most=5.0)
+@plant("restricted", never=("uneven", "client"), least=5.0, most=5.0, span="train")
 def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
     """A task waits for 5 s for a resource that no worker has; then the user cancels it."""
-    with span("train"):
-        future = task(client, "fit", 0.5, resources={"GPU": 1})
-        time.sleep(5.0)
-        future.cancel()
+    future = task(client, "fit", 0.5, resources={"GPU": 1})
+    time.sleep(5.0)
+    future.cancel()
 
 
 # The oldest releases lose 2.6 s.
@@ -1013,80 +1051,75 @@ async def blocking(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@plant("paused", never=("starting", "uneven"), least=3.39, most=4.0)
-def all_paused_at_times(client: Any, cluster: Any) -> None:
+@plant(
+    "paused",
+    never=("starting", "uneven"),
+    least=3.39,
+    most=4.0,
+    span="join",
+    events={1.0: pause(2.0, "w0", "w1"), 3.0: pause(2.0, "w0", "w1")},
+)
+def all_paused_at_times(client: Any, cluster: Any) -> Any:
     """Both workers are paused for 2 s, twice."""
-    with span("join"):
-        futures = tasks(client, "merge", [0.4] * 40)
-        for _ in range(2):
-            time.sleep(1.0)
-            cluster.pause("w0", 2.0)
-            cluster.pause("w1", 2.0)
-            time.sleep(1.0)
-        wait(futures)
+    return tasks(client, "merge", [0.4] * 40)
 
 
 # In six pieces, each of the long ones saves 1.2 s.
-@plant("long_task", also=("client",), workers=4, never=("chain", "uneven"), least=6.0, most=7.2)
+@plant(
+    "long_task",
+    also=("client",),
+    workers=4,
+    never=("chain", "uneven"),
+    least=6.0,
+    most=7.2,
+    block="score",
+)
 def a_straggler_in_each_batch(client: Any, cluster: Any) -> None:
     """The last of 13 tasks of each batch takes 1.8 s; the client looks at it for 0.8 s."""
-    with dask_otel.span("score"):
-        for number in range(5):
-            client.gather(tasks(client, f"score{number}", [0.3] * 12 + [1.8]))
-            time.sleep(0.8)
+    rounds(client, [f"score{number}" for number in range(5)], [0.3] * 12 + [1.8], 0.8)
 
 
-@plant("lost", workers=1, threads=4, never=("no_workers", "client"), least=7.5, most=7.7)
-def the_only_worker_killed(client: Any, cluster: Any) -> None:
+@plant(
+    "lost",
+    workers=1,
+    threads=4,
+    never=("no_workers", "client"),
+    least=7.5,
+    most=7.7,
+    span="score",
+    events={1.7: kill("w0"), 7.7: come("w1", threads=4)},
+)
+def the_only_worker_killed(client: Any, cluster: Any) -> Any:
     """The only worker is killed with all results; another one comes 6 s later."""
-    with span("score"):
-        futures = tasks(client, "score", [0.5] * 24)
-        time.sleep(1.7)
-        cluster.kill("w0")
-        at(cluster, 6.0, lambda: cluster.add_worker("w1", 4))
-        wait(futures)
+    return tasks(client, "score", [0.5] * 24)
 
 
-@plant("healthy", workers=4, never=("starting", "threads", "uneven"))
+@plant("healthy", workers=4, never=("starting", "threads", "uneven"), span="search")
 def losers_cancelled(client: Any, cluster: Any) -> None:
     """Four times, the first of 16 results is enough, and the client cancels the other tasks."""
-    with span("search"):
-        for number in range(4):
-            tried = tasks(client, f"try{number}", [0.5 + 0.1 * one for one in range(16)])
-            wait(tried[0])
-            client.cancel(tried)
-            time.sleep(0.01)
+    for number in range(4):
+        tried = tasks(client, f"try{number}", [0.5 + 0.1 * one for one in range(16)])
+        wait(tried[0])
+        client.cancel(tried)
+        time.sleep(0.01)
 
 
-@plant("lost", also=("no_workers",), workers=0, never=("client", "uneven"), least=5.7, most=6.7)
-def a_late_worker_killed(client: Any, cluster: Any) -> None:
+@plant(
+    "lost",
+    also=("no_workers",),
+    workers=0,
+    never=("client", "uneven"),
+    least=5.7,
+    most=6.7,
+    span="score",
+    events={5.0: come("w0", threads=4), 6.7: kill("w0"), 10.7: come("w1", threads=4)},
+)
+def a_late_worker_killed(client: Any, cluster: Any) -> Any:
     """The only worker comes after 5 s, and is killed 1.7 s later; another one comes after 4 s."""
-    at(cluster, 5.0, lambda: cluster.add_worker("w0", 4))
-    with span("score"):
-        futures = tasks(client, "score", [0.5] * 32)
-        time.sleep(6.7)
-        cluster.kill("w0")
-        time.sleep(4.0)
-        cluster.add_worker("w1", 4)
-        wait(futures)
+    return tasks(client, "score", [0.5] * 32)
 
 
 # --------------------------------------------------------- spans that wait at the same time
-
-
-def together(cluster: Any, names: Sequence[str], count: int, seconds: float) -> None:
-    """Let users have so many tasks each at the same time, in spans of these names."""
-
-    def work(name: str) -> Any:
-        def program(own: Any) -> None:
-            with span(name):
-                wait(tasks(own, name, [seconds] * count))
-
-        return program
-
-    users = [cluster.user(f"user{number}", work(name)) for number, name in enumerate(names)]
-    for one in users:
-        one.result()
 
 
 def branches(client: Any, names: Sequence[str], count: int, seconds: float) -> list[Any]:
@@ -1098,83 +1131,120 @@ def branches(client: Any, names: Sequence[str], count: int, seconds: float) -> l
     return found
 
 
-@plant("no_workers", workers=0, also=("threads",), never=("client",), least=3.9, most=4.1)
+@plant(
+    "no_workers",
+    workers=0,
+    also=("threads",),
+    never=("client",),
+    least=3.9,
+    most=4.1,
+    events={4.0: come("w0", "w1")},
+)
 def two_users_without_workers(client: Any, cluster: Any) -> None:
     """Two users wait for the same workers, which come after 4 s."""
-    at(cluster, 4.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
-    together(cluster, ["train", "join"], 16, 0.5)
+    together(*(user(cluster, name, [0.5] * 16) for name in ("train", "join")))
 
 
-@plant("no_workers", workers=0, also=("threads",), never=("client",), least=3.9, most=4.1)
+@plant(
+    "no_workers",
+    workers=0,
+    also=("threads",),
+    never=("client",),
+    least=3.9,
+    most=4.1,
+    events={4.0: come("w0", "w1")},
+)
 def two_users_of_one_name_without_workers(client: Any, cluster: Any) -> None:
     """The spans of both have the same name."""
-    at(cluster, 4.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
-    together(cluster, ["train", "train"], 16, 0.5)
+    together(*(user(cluster, "train", [0.5] * 16) for _ in range(2)))
 
 
-@plant("no_workers", workers=0, never=("client", "starting"), least=2.9, most=3.2)
-def branches_without_workers(client: Any, cluster: Any) -> None:
+@plant(
+    "no_workers",
+    workers=0,
+    never=("client", "starting"),
+    least=2.9,
+    most=3.2,
+    span="etl",
+    events={3.0: come("w0", "w1")},
+)
+def branches_without_workers(client: Any, cluster: Any) -> Any:
     """Four branches of one graph wait for the same workers, which come after 3 s."""
-    at(cluster, 3.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
-    with span("etl"):
-        parts = branches(client, "abcd", 8, 0.4)
-        wait(task(client, "total", 0.2, *parts))
+    return task(client, "total", 0.2, *branches(client, "abcd", 8, 0.4))
 
 
-@plant("paused", workers=4, never=("starting", "uneven"), least=4.65, most=5.0)
-def branches_while_workers_are_paused(client: Any, cluster: Any) -> None:
+@plant(
+    "paused",
+    workers=4,
+    never=("starting", "uneven"),
+    least=4.65,
+    most=5.0,
+    span="etl",
+    events={1.2: pause(5.0, "w0", "w1", "w2", "w3")},
+)
+def branches_while_workers_are_paused(client: Any, cluster: Any) -> Any:
     """All workers are paused for 5 s while two branches need them."""
-    with span("etl"):
-        parts = branches(client, "ab", 16, 0.5)
-        time.sleep(1.2)
-        for number in range(4):
-            cluster.pause(f"w{number}", 5.0)
-        wait(parts)
+    return branches(client, "ab", 16, 0.5)
 
 
-@plant("threads", never=("starting", "client"), least=2.4, most=2.7)
-def branches_behind_one_another(client: Any, cluster: Any) -> None:
+@plant("threads", never=("starting", "client"), least=2.4, most=2.7, span="etl")
+def branches_behind_one_another(client: Any, cluster: Any) -> Any:
     """Four branches share four threads; the first task of each begins after those before it."""
-    with span("etl"):
-        wait(branches(client, "abcd", 16, 0.3))
+    return branches(client, "abcd", 16, 0.3)
 
 
-@plant("threads", never=("scheduler", "starting"), least=1.0, most=1.0)
-def branches_end_while_the_scheduler_is_blocked(client: Any, cluster: Any) -> None:
+@plant(
+    "threads",
+    never=("scheduler", "starting"),
+    least=1.0,
+    most=1.0,
+    span="etl",
+    events={0.7: block("scheduler", 3.0)},
+)
+def branches_end_while_the_scheduler_is_blocked(client: Any, cluster: Any) -> Any:
     """Workers have all tasks, and end them while the scheduler's event loop is blocked for 3 s."""
-    with span("etl"):
-        parts = branches(client, "ab", 8, 0.5)
-        time.sleep(0.7)
-        cluster.machines["scheduler"].block(3.0)
-        wait(parts)
+    return branches(client, "ab", 8, 0.5)
 
 
-@plant("starting", workers=4, never=("uneven",), least=2.45, most=2.55)
-def import_in_the_second_branch(client: Any, cluster: Any) -> None:
+@plant(
+    "starting",
+    workers=4,
+    never=("uneven",),
+    least=2.45,
+    most=2.55,
+    span="etl",
+    latency=imports(2.5, "b"),
+)
+def import_in_the_second_branch(client: Any, cluster: Any) -> Any:
     """The second of two branches imports for 2.5 s on each worker."""
-    cluster.latency = imports(2.5, "b")
-    with span("etl"):
-        wait(branches(client, "ab", 16, 0.4))
+    return branches(client, "ab", 16, 0.4)
 
 
 @plant("threads", also=("held",), never=("uneven", "starting"), least=2.9, most=3.2)
 def three_users_at_once(client: Any, cluster: Any) -> None:
     """Each of three users has 20 tasks; on twice the threads, all have them 3.2 s sooner."""
-    together(cluster, ["alice", "bob", "carol"], 20, 0.4)
+    together(*(user(cluster, name, [0.4] * 20) for name in ("alice", "bob", "carol")))
 
 
 @plant("threads", never=("held", "uneven", "starting"), least=2.9, most=3.2)
 def three_users_of_one_name_at_once(client: Any, cluster: Any) -> None:
     """The same, with spans of the same name."""
-    together(cluster, ["train"] * 3, 20, 0.4)
+    together(*(user(cluster, "train", [0.4] * 20) for _ in range(3)))
 
 
-@plant("restricted", workers=1, threads=8, never=("threads",), least=3.6, most=3.6,
-       config={"distributed.worker.resources": {"disk": 2}})  # fmt: skip
-def two_at_a_time_of_eight(client: Any, cluster: Any) -> None:
+@plant(
+    "restricted",
+    workers=1,
+    threads=8,
+    never=("threads",),
+    least=3.6,
+    most=3.6,
+    config={"distributed.worker.resources": {"disk": 2}},
+    span="read",
+)
+def two_at_a_time_of_eight(client: Any, cluster: Any) -> Any:
     """32 tasks need one of two units of a resource each; without it, eight run at a time."""
-    with span("read"):
-        wait(tasks(client, "read", [0.3] * 32, resources={"disk": 1}))
+    return tasks(client, "read", [0.3] * 32, resources={"disk": 1})
 
 
 def broken(seconds: float) -> float:
@@ -1186,99 +1256,86 @@ def broken(seconds: float) -> float:
 
 
 # It takes 4.0 or 4.8 s, and 3.2 s without failures. By chance, one task fails several times.
-@plant("repeated", workers=4, never=("uneven", "lost"), least=0.8, most=2.4)
-def one_bad_worker(client: Any, cluster: Any) -> None:
+@plant("repeated", workers=4, never=("uneven", "lost"), least=0.8, most=2.4, span="train")
+def one_bad_worker(client: Any, cluster: Any) -> Any:
     """All tasks fail on one of four workers until they come to another one."""
-    with span("train"):
-        wait(tasks(client, "fit", [0.8] * 24, function=broken, retries=20))
+    return tasks(client, "fit", [0.8] * 24, function=broken, retries=20)
 
 
-@plant("lost", workers=3, also=("chain",), never=("client", "uneven"), least=3.45, most=3.5)
-def killed_with_half_a_chain(client: Any, cluster: Any) -> None:
+@plant(
+    "lost",
+    workers=3,
+    also=("chain",),
+    never=("client", "uneven"),
+    least=3.45,
+    most=3.5,
+    span="etl",
+    events={3.5: kill("w1")},
+)
+def killed_with_half_a_chain(client: Any, cluster: Any) -> Any:
     """A worker is killed after 3.5 s with the results of three of six tasks, one after another."""
-    with span("etl"):
-        ends = []
-        for name in "abc":
-            with span(name):
-                before = task(client, name, 1.0)
-                for _ in range(5):
-                    before = task(client, name, 1.0, before)
-                ends.append(before)
-        time.sleep(3.5)
-        cluster.kill("w1")
-        wait(ends)
+    ends = []
+    for name in "abc":
+        with span(name):
+            before = task(client, name, 1.0)
+            for _ in range(5):
+                before = task(client, name, 1.0, before)
+            ends.append(before)
+    return ends
 
 
 @plant("held", also=("threads",), names=("tiny waited",), least=5.4, most=5.7)
 def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
     """Two roots hold threads from each other, and from four short tasks: these waited, not all."""
 
-    def large(name: str) -> Any:
-        def program(own: Any) -> None:
-            with span(name):
-                wait(tasks(own, name, [2.0] * 6))
-
-        return program
-
-    users = [cluster.user(name, large(name)) for name in ("p", "q")]
-    time.sleep(0.4)
-    with span("tiny"):
-        wait(tasks(client, "tiny", [0.1] * 4))
-    for one in users:
-        one.result()
+    large = [user(cluster, name, [2.0] * 6) for name in ("p", "q")]
+    together(*large, user(cluster, "tiny", [0.1] * 4, 0.4))
 
 
 # It takes 4.5 s, and 2.6 s if no worker dies.
 # The oldest releases lose 1.3 s.
-@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.2, most=2.0)
-def killed_with_half_of_all_results(client: Any, cluster: Any) -> None:
+@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.2, most=2.0, span="etl")
+def killed_with_half_of_all_results(client: Any, cluster: Any) -> Any:
     """Two of four workers are killed between two steps, and as many come in the same moment."""
-    with span("etl"):
-        loaded = tasks(client, "load", [1.0] * 16)
-        wait(loaded)
-        for number in range(2):
-            cluster.kill(f"w{number}")
-            cluster.add_worker(f"w{number + 4}")
-        wait(tasks(client, "fit", [0.3] * 16, loaded))
+    loaded = tasks(client, "load", [1.0] * 16)
+    wait(loaded)
+    for number in range(2):
+        cluster.kill(f"w{number}")
+        cluster.add_worker(f"w{number + 4}")
+    return tasks(client, "fit", [0.3] * 16, loaded)
 
 
-@plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
-def three_steps_that_wait(client: Any, cluster: Any) -> None:
+@plant(
+    "off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0, span="crawl"
+)
+def three_steps_that_wait(client: Any, cluster: Any) -> Any:
     """Each of three steps waits for something as long as the others."""
-    with span("crawl"):
-        before: list[Any] = []
-        for step in ("ask", "get", "put"):
-            each = [before] if before else []
-            before = tasks(client, step, [0.5] * 16, *each, function=sleep)
-        wait(before)
+    return steps(client, ("ask", "get", "put"), [0.5] * 16, function=sleep)
 
 
-@plant("repeated", workers=4, never=("failed", "lost"), least=1.0, most=1.0)
-def retried_by_the_client(client: Any, cluster: Any) -> None:
+@plant("repeated", workers=4, never=("failed", "lost"), least=1.0, most=1.0, span="download")
+def retried_by_the_client(client: Any, cluster: Any) -> Any:
     """Each of eight tasks fails; the client retries them all, and they succeed."""
-    with span("download"):
-        futures = tasks(client, "fetch", [1.0] * 8, function=flaky)
-        wait(futures)
-        for one in futures:
-            one.retry()
-        wait(futures)
+    futures = tasks(client, "fetch", [1.0] * 8, function=flaky)
+    wait(futures)
+    for one in futures:
+        one.retry()
+    return futures
 
 
-@plant("failed", names=("1 task",), never=("lost",))
-def failed_again_after_a_retry(client: Any, cluster: Any) -> None:
+@plant("failed", names=("1 task",), never=("lost",), span="download")
+def failed_again_after_a_retry(client: Any, cluster: Any) -> Any:
     """A task fails, and fails again when the client retries it."""
-    with span("download"):
-        future = task(client, "fetch", -1.0, function=checked)
-        wait([future, *tasks(client, "part", [0.5] * 4)])
-        future.retry()
-        wait(future)
+    future = task(client, "fetch", -1.0, function=checked)
+    wait([future, *tasks(client, "part", [0.5] * 4)])
+    future.retry()
+    return future
 
 
-@plant("off_cpu", never=("healthy", "threads"), least=9.0, most=9.0)
+@plant("off_cpu", never=("healthy", "threads"), least=9.0, most=9.0, span="crawl")
 def a_tree_of_tasks_that_sleep(client: Any, cluster: Any) -> None:
     """Tasks submit tasks that submit tasks; all threads have one of the last ones, which sleep."""
-    with span("crawl"):
-        task(client, "site", 2, function=nested).result()
+    task(client, "site", 2, function=nested).result()
 
 
 def nested(levels: int) -> None:
@@ -1297,65 +1354,79 @@ def blocked_before_the_first_span(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8))
 
 
-@plant("paused", workers=4, names=("1 worker was paused: w1",), least=5.0, most=5.1)
-def paused_beside_a_short_pause(client: Any, cluster: Any) -> None:
+@plant("paused", workers=4, names=("1 worker was paused: w1",), least=5.0, most=5.1, span="train")
+def paused_beside_a_short_pause(client: Any, cluster: Any) -> Any:
     """A worker that must run the last tasks is paused for 6 s, and another one for 0.4 s."""
-    with span("train"):
-        loaded = tasks(client, "load", [1.0] * 2, workers=["w0"])
-        time.sleep(0.1)
-        cluster.pause("w3", 0.4)
-        cluster.pause("w1", 6.0)
-        wait(loaded)
-        wait(tasks(client, "fit", [0.5] * 4, workers=["w1"]))
+    loaded = tasks(client, "load", [1.0] * 2, workers=["w0"])
+    time.sleep(0.1)
+    cluster.pause("w3", 0.4)
+    cluster.pause("w1", 6.0)
+    wait(loaded)
+    return tasks(client, "fit", [0.5] * 4, workers=["w1"])
 
 
-@plant("worker_loop", also=("restricted",), least=4.65, most=4.75)
-def pinned_to_a_worker_whose_loop_is_blocked(client: Any, cluster: Any) -> None:
+@plant(
+    "worker_loop",
+    also=("restricted",),
+    least=4.65,
+    most=4.75,
+    span="train",
+    events={1.2: block("w0", 5.0)},
+)
+def pinned_to_a_worker_whose_loop_is_blocked(client: Any, cluster: Any) -> Any:
     """All tasks must run on one of two workers, whose event loop is blocked for 5 s."""
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 16, workers=["w0"])
-        time.sleep(1.2)
-        cluster.machines["w0"].block(5.0)
-        wait(futures)
+    return tasks(client, "fit", [0.5] * 16, workers=["w0"])
 
 
-@plant("worker_loop", never=("gil", "off_cpu"), names=("Coroutines of poll",), most=3.0)
-def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster: Any) -> None:
+@plant(
+    "worker_loop", never=("gil", "off_cpu"), names=("Coroutines of poll",), most=3.0, span="feed"
+)
+def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster: Any) -> Any:
     """The last task is a coroutine that blocks an event loop; others compute on another worker."""
-    with span("feed"):
-        hog = task(client, "poll", 3.0, function=blocking, workers=["w0"])
-        time.sleep(0.1)
-        wait([hog, *tasks(client, "fit", [0.5] * 8, workers=["w1"])])
+    hog = task(client, "poll", 3.0, function=blocking, workers=["w0"])
+    time.sleep(0.1)
+    return [hog, *tasks(client, "fit", [0.5] * 8, workers=["w1"])]
 
 
-@plant("worker_loop", also=("restricted",), never=("starting",), least=4.6, most=4.8)
-def blocked_just_after_the_first_tasks_began(client: Any, cluster: Any) -> None:
+@plant(
+    "worker_loop",
+    also=("restricted",),
+    never=("starting",),
+    least=4.6,
+    most=4.8,
+    span="train",
+    events={0.2: block("w0", 5.0)},
+)
+def blocked_just_after_the_first_tasks_began(client: Any, cluster: Any) -> Any:
     """An event loop is blocked before its worker's first heartbeat, while its first tasks run."""
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 8, workers=["w0"])
-        time.sleep(0.2)
-        cluster.machines["w0"].block(5.0)
-        wait(futures)
+    return tasks(client, "fit", [0.5] * 8, workers=["w0"])
 
 
-@plant("scheduler", never=("healthy", "starting"), workers=4, least=3.7, most=4.0)
-def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> None:
+@plant(
+    "scheduler",
+    never=("healthy", "starting"),
+    workers=4,
+    least=3.7,
+    most=4.0,
+    events={0.3: block("scheduler", 4.0)},
+)
+def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> Any:
     """Blocked for 4 s, the scheduler hears late that the first root has ended."""
     with span("load"):
         loaded = tasks(client, "load", [0.5] * 8)
     with span("fit"):
-        fitted = tasks(client, "fit", [0.5] * 16, loaded * 2)
-    time.sleep(0.3)
-    cluster.machines["scheduler"].block(4.0)
-    wait(fitted)
+        return tasks(client, "fit", [0.5] * 16, loaded * 2)
 
 
 # Some samples of the loop miss a part.
-@plant("worker_loop", never=("uneven", "starting"), least=3.3, most=4.0)
-def blocked_before_the_last_tasks(client: Any, cluster: Any) -> None:
+@plant(
+    "worker_loop",
+    never=("uneven", "starting"),
+    least=3.3,
+    most=4.0,
+    span="train",
+    events={1.8: block("w1", 4.0)},
+)
+def blocked_before_the_last_tasks(client: Any, cluster: Any) -> Any:
     """The event loop of one of two workers is blocked for 4 s while its last tasks run."""
-    with span("train"):
-        futures = tasks(client, "fit", [0.5] * 16)
-        time.sleep(1.8)
-        cluster.machines["w1"].block(4.0)
-        wait(futures)
+    return tasks(client, "fit", [0.5] * 16)

@@ -3,82 +3,53 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import span, wait
+from distributed import wait
 
 from dask_otel.cli import main
 from dask_otel.report.document import read_report
 from dask_otel.whatif import running
-from tests.planted.means import load, task, tasks
+from tests.planted.means import tasks
 from tests.planted.recording import CASES, judged, record
 
 
-def unpinned(client: Any, cluster: Any) -> None:
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 20))
+def unpinned(client: Any, cluster: Any) -> Any:
+    return tasks(client, "fit", [0.5] * 20)
 
 
-def reliable(client: Any, cluster: Any) -> None:
-    with span("download"):
-        wait(tasks(client, "fetch", [3.0] * 4))
-
-
-def alive(client: Any, cluster: Any) -> None:
-    with span("train"):
-        parts = tasks(client, "part", [1.45 + 0.007 * one for one in range(16)])
-        wait(task(client, "total", 1.0, *parts))
+def reliable(client: Any, cluster: Any) -> Any:
+    return tasks(client, "fetch", [3.0] * 4)
 
 
 def without_pause(client: Any, cluster: Any) -> None:
-    with span("train"):
-        wait(tasks(client, "load", [0.5] * 4))
-        wait(tasks(client, "fit", [0.5] * 4))
+    for name in ("load", "fit"):
+        wait(tasks(client, name, [0.5] * 4))
 
 
-def at_once(client: Any, cluster: Any) -> None:
-    with span("join"):
-        left = tasks(client, "left", [1] * 4, function=load, workers=["w0"])
-        right = tasks(client, "right", [1] * 4, function=load, workers=["w1"])
-        wait([*left, *right])
-        wait(tasks(client, "merge", [0.1] * 4, left, right[::-1]))
+def in_pieces(client: Any, cluster: Any) -> Any:
+    before: list[Any] = []
+    for _ in range(10):
+        before = tasks(client, "step", [0.125] * 4, *[[one] * 4 for one in before[:1]])
+    return before
 
 
-def in_pieces(client: Any, cluster: Any) -> None:
-    with span("simulate"):
-        before: list[Any] = []
-        for _ in range(10):
-            before = tasks(client, "step", [0.125] * 4, *[[one] * 4 for one in before[:1]])
-        wait(before)
-
-
-def as_fast(client: Any, cluster: Any) -> None:
-    with span("train"):
-        wait(tasks(client, "fit", [0.4] * 24))
-
-
-def present(client: Any, cluster: Any) -> None:
-    with span("train"):
-        wait(tasks(client, "fit", [0.5] * 8))
-
-
-#: By case: its program without the cause, and the cluster that has none.
-CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
-    "pinned": (unpinned, {}),
-    "one-unit-of-a-resource": (unpinned, {"config": {}}),
-    "flaky-tasks": (reliable, {}),
-    "worker-killed": (alive, {}),
-    "graph-building": (without_pause, {}),
-    "slow-network": (at_once, {}),
-    "chain": (in_pieces, {}),
-    "slow-worker": (as_fast, {}),
-    "no-stealing": (None, {"config": {}}),
-    "late-workers": (present, {"workers": 2}),
-    "too-few-threads-queued": (None, {"workers": 4}),
+#: By case: what it is without the cause.
+CURED: dict[str, dict[str, Any]] = {
+    "pinned": {"program": unpinned},
+    "one-unit-of-a-resource": {"program": unpinned, "config": {}},
+    "flaky-tasks": {"program": reliable},
+    "worker-killed": {"events": {}},
+    "graph-building": {"program": without_pause},
+    "slow-network": {"latency": None},
+    "chain": {"program": in_pieces},
+    "slow-worker": {"events": {}},
+    "no-stealing": {"config": {}},
+    "late-workers": {"workers": 2, "events": {}},
+    "too-few-threads-queued": {"workers": 4},
 }
 
 
@@ -96,7 +67,6 @@ def took(folder: Path) -> float:
 @pytest.mark.usefixtures("replays_here")
 @pytest.mark.parametrize("name", CURED)
 def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
-    program, more = CURED[name]
     case = replace(CASES[name], most=float("inf"))
     _, faults = judged(CASES[name], tmp_path / "with")
     assert not faults
@@ -106,8 +76,7 @@ def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
     assert report.what_ifs
     assert not case.faults(found)
     assert found[0].experiment
-    cured = replace(case, program=program or case.program, **more)
-    record(cured, tmp_path / "without")
+    record(replace(case, **CURED[name]), tmp_path / "without")
     saved = took(tmp_path / "with") - took(tmp_path / "without")
     # Of equal tasks, chance decides which worker gets the last one, and the moment of stealing.
     last = 0.5 if name in ("pinned", "one-unit-of-a-resource", "no-stealing") else 0.02
