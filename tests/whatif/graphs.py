@@ -41,13 +41,14 @@ def graph(*runs: dict[str, Any], workers: Any = (1, 1), **line: Any) -> Graph:
     )  # fmt: skip
 
 
-def recorded(folder: Path, threads: int, work: Callable[[Bridged], object]) -> Graph:
-    """Let a user work on one worker with so many threads; return what the bridge recorded."""
+def recorded(folder: Path, work: Callable[[Bridged], object], *threads: int) -> Graph:
+    """Let a user work on workers with so many threads; return what the bridge recorded."""
     b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
 
     def program() -> None:
         dask_otel.register(b.client, {"files": {"path": str(folder)}})
-        b.cluster.add_worker("w0", threads, resources={"slot": 1})
+        for number, one in enumerate(threads):
+            b.cluster.add_worker(f"w{number}", one, resources={"slot": 1})
         with dask_otel.span("work"):
             work(b)
         b.exported()

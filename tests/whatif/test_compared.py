@@ -28,7 +28,7 @@ from tests.whatif.graphs import graph, recorded
 
 def record(folder: Path, *, threads: int = 2, tasks: int = 12, seconds: float = 1.0) -> Path:
     """Record a run of tasks that sleep on one worker."""
-    recorded(folder, threads, lambda b: wait(b.client.map(nap, [seconds] * tasks, pure=False)))
+    recorded(folder, lambda b: wait(b.client.map(nap, [seconds] * tasks, pure=False)), threads)
     return folder
 
 

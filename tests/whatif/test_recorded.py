@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,18 +16,17 @@ from distributed import secede, wait
 
 import dask_otel
 from dask_otel.whatif.engine import replayed
-from dask_otel.whatif.experiments import with_workers
+from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.plan import plan
 from tests.whatif.graphs import recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
 
-
 FAILED: set[int] = set()
 
 
-def nap(seconds: float, fails: int = 0, leaves: bool = False) -> None:
+def nap(seconds: float, *after: Any, fails: int = 0, leaves: bool = False) -> None:
     """Sleep; fail once, or leave the thread to others."""
     time.sleep(seconds)
     if leaves:
@@ -37,12 +37,12 @@ def nap(seconds: float, fails: int = 0, leaves: bool = False) -> None:
         raise OSError("again")
 
 
-def rounds(b: Any) -> None:
+def rounds(b: Any, seed: int = 1) -> None:
     """A client that waits for each round and thinks after it."""
-    rng = random.Random(1)
-    for name in "abc":
+    rng = random.Random(seed)
+    for name in "abcd":
         with dask_otel.span(name):
-            wait(b.client.map(nap, [rng.uniform(0.5, 3.0) for _ in range(8)], pure=False))
+            wait(b.client.map(nap, [rng.uniform(0.5, 2.5) for _ in range(6)], pure=False))
         time.sleep(0.7)
 
 
@@ -56,7 +56,7 @@ def limited(b: Any) -> None:
 def failing(b: Any) -> None:
     """Tasks that fail once."""
     FAILED.clear()
-    wait(b.client.map(nap, [0.8] * 9, range(9), retries=1, pure=False))
+    wait([b.client.submit(nap, 0.8, fails=n, retries=1, pure=False) for n in range(9)])
 
 
 def leaving(b: Any) -> None:
@@ -66,16 +66,30 @@ def leaving(b: Any) -> None:
 
 def side_by_side(b: Any) -> None:
     """Two users who each wait for their own rounds."""
-
-    def user(seed: int) -> None:
-        rng = random.Random(seed)
-        for _ in range(4):
-            wait(b.client.map(nap, [rng.uniform(0.5, 2.0) for _ in range(6)], pure=False))
-            time.sleep(0.7)
-
-    other = b.cluster.thread("client", partial(copy_context().run, user, 2))
-    user(1)
+    other = b.cluster.thread("client", partial(copy_context().run, rounds, b, 2))
+    rounds(b)
     other.result()
+
+
+def mixed(seed: int, b: Any) -> None:
+    """Submissions of random graphs that continue one another."""
+    rng, futures, known = random.Random(seed), list[Any](), list[Any]()
+    for number in range(rng.randint(1, 4)):
+        specs: dict[Any, Any] = {}
+        for task in range(rng.randint(1, 25)):
+            wanted = [*known, *specs]
+            before = rng.sample(wanted, min(len(wanted), max(0, rng.randint(-1, 2))))
+            needs = [one if one in specs else futures[known.index(one)] for one in before]
+            specs[f"{rng.choice('abc')}-{number}", task] = (nap, rng.uniform(0.1, 3.0), *needs)
+        # Like most users, it keeps what nothing else in the submission needs.
+        needed = {one for _, _, *needs in specs.values() for one in needs if type(one) is tuple}
+        kept = [key for key in specs if key not in needed]
+        futures += b.client.get(specs, kept, sync=False)
+        known += kept
+        if rng.random() < 0.7:
+            wait(futures)
+        time.sleep(rng.choice([0.0, 0.5, 2.0]))
+    wait(futures)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +97,34 @@ def side_by_side(b: Any) -> None:
     [
         *((work, 2, (1, 5), {"abs": MARGIN}) for work in (rounds, limited, failing, leaving)),
         (side_by_side, 3, (1, 6), {"rel": 0.02}),
+        *((partial(mixed, seed), 1 + seed % 4, (1 + seed // 4,), {"rel": 0.01})
+          for seed in range(1, 15, 3)),
     ],
-)
+)  # fmt: skip
 def test_the_replay_with_other_threads_is_what_really_happens(
     tmp_path: Path,
     work: Callable[[Any], object],
     recorded_on: int,
-    others: tuple[int, ...],
+    others: Sequence[int],
     margin: dict[str, float],
 ) -> None:
-    graph = recorded(tmp_path / str(recorded_on), recorded_on, work)
+    graph = recorded(tmp_path / "before", work, recorded_on)
+    same = replayed(plan(graph, Experiment("as it was"))).seconds
+    assert same == pytest.approx(graph.stop - graph.start, **margin)
     for threads in others:
-        real = recorded(tmp_path / str(threads), threads, work)
+        real = recorded(tmp_path / str(threads), work, threads)
         found = replayed(plan(graph, with_workers([threads]))).seconds
         assert found == pytest.approx(real.stop - real.start, **margin), threads
+
+
+def test_replays_with_several_workers_are_near(tmp_path: Path) -> None:
+    """Of equal tasks, Dask takes one by the order of a set: both histories are so by chance."""
+    off: dict[bool, list[float]] = {True: [], False: []}
+    for seed, shape in enumerate([[1, 1], [2, 1], [2, 2, 2], [4, 4], [1, 4]]):
+        graph = recorded(tmp_path / f"{seed}", partial(mixed, seed), 2, 2)
+        real = recorded(tmp_path / f"other-{seed}", partial(mixed, seed), *shape)
+        for one, threads in ((graph, [2, 2]), (real, shape)):
+            found = replayed(plan(graph, with_workers(threads))).seconds
+            off[one is graph].append(found / (one.stop - one.start) - 1)
+    for each, limit in zip(off.values(), (0.03, 0.1), strict=True):
+        assert (abs(median(each)) < 0.03, median(map(abs, each)) < limit) == (True, True)
