@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,14 +29,14 @@ DOUBLE = Experiment("double", workers=(2, 2))
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """All processes that a replay starts."""
-    started = []
+    started: list[subprocess.Popen[str]] = []
+    subprocess_of = subprocess.Popen
 
-    class Noted(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            started.append(self)
+    def noted(*args: Any, **kwargs: Any) -> subprocess.Popen[str]:
+        started.append(subprocess_of(*args, **kwargs))
+        return started[-1]
 
-    monkeypatch.setattr(running.subprocess, "Popen", Noted)
+    monkeypatch.setattr(running.subprocess, "Popen", noted)
     return started
 
 
@@ -66,12 +66,12 @@ def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -
     told: list[tuple[int, int]] = []
     changes = [DOUBLE, Experiment("there", cluster=graph({}, workers=(4,)))]
     found = replay(EIGHT, changes, lambda done, total: told.append((done, total)))
-    assert found.refused is None
-    assert found.replayed is not None
-    assert found.replayed.name == "as it was"
-    assert (found.recorded, found.error) == (4.0, pytest.approx(0.0, abs=1e-5))
-    took = {one.name: round(one.seconds, 3) for one in found.experiments}
-    assert took == {"double": 2.0, "there": 2.0}
+    assert (found.refused, found.recorded, found.error) == (
+        None, 4.0, pytest.approx(0.0, abs=1e-5),
+    )  # fmt: skip
+    assert found.replayed
+    took = [(one.name, round(one.seconds, 3)) for one in (found.replayed, *found.experiments)]
+    assert took == [("as it was", 4.0), ("double", 2.0), ("there", 2.0)]
     assert told == sorted(told)
     assert told[-1] == (72, 72)
     assert [process.returncode for process in processes] == [0]
@@ -94,12 +94,6 @@ def test_a_run_that_cannot_be_replayed_gets_no_answers(
     assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
 
 
-def test_a_refusal_of_a_short_run_has_its_milliseconds(says: Callable[..., None]) -> None:
-    says(result("as it was", 0.001))
-    found = replay(replace(EIGHT, stop=0.004), [DOUBLE])
-    assert "took 1 ms instead of 4 ms; the most likely" in (found.refused or "")
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -117,43 +111,20 @@ def test_what_is_not_recorded_is_not_replayed(
     assert not processes
 
 
-def test_a_replay_that_takes_too_long_is_ended(
-    processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_takes_too_long_is_ended(processes: list[subprocess.Popen[str]]) -> None:
     room = Room(limited=True)
     room.until = 0.0
     found = replay(EIGHT, [DOUBLE], room=room)
-    assert (found.replayed, found.refused) == (None, running.NO_TIME)
+    assert (found.replayed, found.refused, room.times(EIGHT)) == (None, running.NO_TIME, 0.0)
     assert [process.returncode for process in processes] == [-signal.SIGKILL]
-    assert room.times(EIGHT) == 0.0
 
 
 def test_what_was_replayed_before_the_time_was_over_is_kept(
-    says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ends: list[Callable[[], object]] = []
-
-    class Timer:
-        def __init__(self, seconds: float, end: Callable[[], object]) -> None:
-            ends.append(end)
-
-        def start(self) -> None: ...
-
-        def cancel(self) -> None: ...
-
-    now = 0.0
-    monkeypatch.setattr(running, "Timer", Timer)
-    monkeypatch.setattr(running, "monotonic", lambda: now)
-    says(result("as it was", 4.0), result("a", 2.0), '{"done": 60, "total": 96}')
-
-    def end_in_the_third(done: int, total: int) -> None:
-        nonlocal now
-        if done == 60:
-            now = 20.0
-            ends[0]()
-
-    changes = [replace(DOUBLE, name=name) for name in "abc"]
-    found = replay(EIGHT, changes, end_in_the_third, Room(limited=True))
+    said = [result("as it was", 4.0), result("a", 2.0), '{"done": 60, "total": 96}']
+    monkeypatch.setattr(running, "_answers", lambda *_: map(json.loads, said))
+    found = replay(EIGHT, [replace(DOUBLE, name=name) for name in "abc"])
     assert (found.refused, [one.name for one in found.experiments]) == (None, ["a"])
     assert found.assumptions[-1] == "There was no time for 2 more changes."
 
@@ -162,42 +133,41 @@ def test_what_was_replayed_before_the_time_was_over_is_kept(
 def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
     monkeypatch: pytest.MonkeyPatch, times: float, kept: int, spreads: int
 ) -> None:
-    asked = []
-
-    def answers(sent: tuple[Graph, list[Experiment], int], _: float) -> Iterator[dict[str, Any]]:
-        _, changes, orders = sent
-        asked.append((len(changes), orders))
-        for one in changes:
-            yield {"done": 0, "total": 0, "result": asdict(Replayed(one.name, 4.0, 1.0, 0.0))}
-
+    answers = Mock(return_value=[json.loads(result("", 4.0))] * kept)
     monkeypatch.setattr(running, "_answers", answers)
     room = Room(limited=True)
     before = room.runs
     found = replay(EIGHT, [DOUBLE], room=room, times=times)
-    assert asked == [(kept, spreads)]
+    _, changes, orders = answers.call_args.args[0]
+    assert (len(changes), orders) == (kept, spreads)
     # Eight tasks, and the start of a process, which takes as long as a hundred.
     assert before - room.runs == kept * spreads * 108
-    missing = "There was no time for 1 more change." in found.assumptions
-    assert missing == (kept == 1)
     once = "Each was replayed once; `dask-otel whatif` shows the median of three replays."
-    assert (once in found.assumptions) == (spreads == 1)
+    notes = {"There was no time for 1 more change.": kept == 1, once: spreads == 1}
+    assert {note: note in found.assumptions for note in notes} == notes
 
 
 def test_one_that_is_interrupted_leaves_no_process(
     processes: list[subprocess.Popen[str]], says: Callable[..., None]
 ) -> None:
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
     says(result("as it was", 4.0))
     with pytest.raises(KeyboardInterrupt):
-        replay(EIGHT, [DOUBLE], interrupt)
+        replay(EIGHT, [DOUBLE], Mock(side_effect=KeyboardInterrupt))
     assert [process.returncode for process in processes] == [-signal.SIGKILL]
 
 
-def test_the_last_words_of_a_process_that_dies_are_the_error(says: Callable[..., None]) -> None:
-    says(result("as it was", 4.0), "Traceback", "KeyError: 7", end="exit 3")
-    with pytest.raises(ReplayError, match=r"ended with status 3\. Its last output: KeyError: 7$"):
+@pytest.mark.parametrize(
+    ("lines", "end", "said"),
+    [
+        (("Traceback", "KeyError: 7"), "exit 3", r"status 3\. Its last output: KeyError: 7$"),
+        ((), "kill -9 $$", r"status -9\. Its last output: none"),
+    ],
+)
+def test_a_process_that_dies_is_an_error_with_its_last_words(
+    says: Callable[..., None], lines: tuple[str, ...], end: str, said: str
+) -> None:
+    says(result("as it was", 4.0), *lines, end=end)
+    with pytest.raises(ReplayError, match=f"ended with {said}"):
         replay(EIGHT, [DOUBLE])
 
 
@@ -229,60 +199,45 @@ def test_a_replay_without_an_end_has_its_reason_and_spoils_no_other_one(
 STUCK = '{"done": 8, "total": 24, "stuck": "a: no answer, because it waits."}'
 
 
-def test_without_an_end_the_others_count(says: Callable[..., None]) -> None:
-    says(result("as it was", 4.0), STUCK, result("b", 2.0), end="exit 0")
-    found = replay(EIGHT, [replace(DOUBLE, name=name) for name in "ab"])
-    assert ([one.name for one in found.experiments], found.refused) == (["b"], None)
-    assert next(WhatIfReport(found).notes()) == "a: no answer, because it waits."
-    assert not any("no time" in one for one in found.assumptions)
-
-
-@pytest.mark.parametrize("before", [(), (result("as it was", 4.0),)])
-def test_if_none_other_is_left_there_is_no_answer(
-    says: Callable[..., None], before: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("lines", "known", "refused"),
+    [
+        ((result("as it was", 4.0), STUCK, result("b", 2.0)), ["b"], False),
+        # No other one is left.
+        ((STUCK,), [], True),
+        ((result("as it was", 4.0), STUCK), [], True),
+    ],
+)
+def test_without_an_end_the_others_count(
+    says: Callable[..., None], lines: tuple[str, ...], known: list[str], refused: bool
 ) -> None:
-    says(*before, STUCK, end="exit 0")
-    found = replay(EIGHT, [replace(DOUBLE, name="a")])
-    assert (found.experiments, found.refused) == ((), "a: no answer, because it waits.")
+    says(*lines, end="exit 0")
+    found = replay(EIGHT, [replace(DOUBLE, name=name) for name in "ab"[: 1 + (not refused)]])
+    assert [one.name for one in found.experiments] == known
+    assert (found.refused or next(WhatIfReport(found).notes())) == json.loads(STUCK)["stuck"]
+    assert refused or not any("no time" in one for one in found.assumptions)
 
 
 def test_the_median_of_several_orders_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    took = iter([3.0, 1.0, 2.5])
-    monkeypatch.setattr(engine, "replayed", lambda *_: Replayed("", next(took), 1.0, 0.0, 4))
-    two = graph({}, {"worker": 1}, workers=(1, 1))
+    took = [Replayed("", seconds, 1.0, 0.0, 4) for seconds in (3.0, 1.0, 2.5)]
+    monkeypatch.setattr(engine, "replayed", Mock(side_effect=took))
     said: list[dict[str, Any]] = []
-    child.answer(two, [DOUBLE], 3, said.append)
+    child.answer(graph({}, {"worker": 1}, workers=(1, 1)), [DOUBLE], 3, said.append)
     assert said == [
         {"done": 6, "total": 6, "result": asdict(Replayed("double", 2.5, 1.0, 0.0, 4, 1.0))}
     ]
 
 
-def test_a_process_that_is_killed_is_an_error(
-    processes: list[subprocess.Popen[str]], says: Callable[..., None]
-) -> None:
-    def kill(done: int, total: int) -> None:
-        os.kill(processes[0].pid, signal.SIGKILL)
-
-    says(result("as it was", 4.0))
-    with pytest.raises(ReplayError, match=r"ended with status -9\. Its last output: none"):
-        replay(EIGHT, [DOUBLE], kill)
-
-
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
+def test_it_ends_with_the_process_that_started_it() -> None:
     many = [Experiment(str(number)) for number in range(10_000)]
-    asked.write_text(json.dumps((EIGHT, many, 1), default=vars))
-    with (
-        asked.open("rb") as request,
-        subprocess.Popen(
-            [sys.executable, "-m", "dask_otel.whatif.child"],
-            stdin=request,
-            stdout=subprocess.PIPE,
-        ) as process,
-    ):
-        assert process.stdout is not None
-        # It has begun.
+    command = [sys.executable, "-m", "dask_otel.whatif.child"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        json.dump((EIGHT, many, 1), process.stdin, default=vars)
+        process.stdin.close()
+        # It has begun; then it is as if the other process ended.
         assert process.stdout.readline()
-        # As the end of the other process does.
         process.stdout.close()
         assert process.wait() == 1
