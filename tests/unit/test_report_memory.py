@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dask_otel.report import words
 from dask_otel.report.account import Account
 from dask_otel.report.document import Report
 from dask_otel.report.memory import layers, provided
@@ -65,155 +66,177 @@ def of_cluster(*, name: str = "etl/join") -> dict[str, Any]:
     return metrics(*found)
 
 
-def account(*requests: Any) -> Account:
+def parts(found: Account) -> dict[str, list[float]]:
+    """The layers of the picture."""
+    return {part.name: [*part.values] for part in layers(found.memory)[1]}
+
+
+def around(found: Account, seconds: float) -> dict[str, list[float]]:
+    """The layers just before a time, and then."""
+    place = layers(found.memory)[0].index(BEGIN + int(seconds * SECOND))
+    return {name: values[place - 1 : place + 1] for name, values in parts(found).items()}
+
+
+def holder(prefix: str, of: str = "etl", **more: str) -> dict[str, str]:
+    return {"dask.span.name": of, "dask.task.prefix": prefix, **more}
+
+
+def held(*points: dict[str, Any], spent: Sequence[dict[str, Any]], states: Any) -> dict[str, Any]:
+    return metrics(
+        level("dask.cluster.memory.usage", *states),
+        level("dask.span.memory.usage", *points),
+        counter("dask.span.memory.time", *spent),
+    )
+
+
+def in_all(value: float, *times: float) -> list[dict[str, Any]]:
+    return [point(value, {"dask.memory.state": "held"}, time=time) for time in times]
+
+
+WORKER = {"dask.worker.name": "alice"}
+TEAMS = [holder("read", **{"dask.tag.team": team}) for team in ("red", "blue")]
+PEAK = {
+    "dask.span.worker_memory.worker.name": "alice",
+    "dask.span.worker_memory.worker.time": 1.0,
+}
+
+#: Requests, a fact of their account, and its value.
+FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Account], object], object]] = {
+    "the picture has each byte once": (
+        (of_cluster(),),
+        parts,
+        {
+            "merge in etl/join": HOLDERS["etl/join", "merge"][0],
+            "read in etl/load": HOLDERS["etl/load", "read"][0],
+            **{state: values for state, values in STATES.items() if state != "held"},
+        },
+    ),
+    "results of further holders are one part": (
+        (
+            held(
+                *(point(10.0, holder("read", f"etl/{n}"), time=time)
+                  for time in TIMES for n in range(9)),
+                spent=[point(10.0 - n, holder("read", f"etl/{n}"), time=20.0) for n in range(9)],
+                states=in_all(90.0, *TIMES),
+            ),
+        ),
+        parts,
+        {**{f"read in etl/{n}": [10.0] * 2 for n in range(5)}, "other results": [40.0] * 2},
+    ),
+    "labels of the user divide no holder": (
+        (
+            held(
+                *(point(size, team, time=time)
+                  for team, sizes in zip(TEAMS, ((1.0, 5.0, 2.0, 0.0), (4.0, 0.0, 5.0, 0.0)),
+                                         strict=True)
+                  for time, size in zip(TIMES, sizes, strict=True)),
+                spent=[point(20.0, team, time=20.0) for team in TEAMS],
+                states=[
+ one for time, value in zip(TIMES, (5.0, 5.0, 7.0, 0.0), strict=True) for one in in_all(value, time)],
+            ),
+        ),
+        lambda found: [tuple(one) for one in found.memory.holders] if found.memory else None,
+        [("etl", "read", 7.0, 7.0, 40.0)],
+    ),
+    "a change of hands is seen though the sum stays": (
+        (
+            held(
+                *(point(5.0 * ((time < 4) == (prefix == "read")), holder(prefix), time=time)
+                  for prefix in ("read", "merge") for time in range(1, 10)),
+                spent=[point(5.0, holder(prefix)) for prefix in ("read", "merge")],
+                states=in_all(5.0, *range(1, 10)),
+            ),
+        ),
+        lambda found: around(found, 4),
+        {"read in etl": [5.0, 0.0], "merge in etl": [0.0, 5.0]},
+    ),
+    "long runs keep their highest points": (
+        (
+            held(
+                spent=(),
+                states=[one for time in range(1, 1900)
+                        for one in in_all(7e6 if time == 1234 else float(time), time)],
+            ),
+        ),
+        lambda found: [(len(values) <= 240, max(values)) for values in parts(found).values()],
+        [(True, 7e6)],
+    ),
+    # At a heartbeat of the span, it was fuller than at any export; or not.
+    **{
+        f"the figure of a worker is its largest: {share}": (
+            (
+                traces(
+                    span(
+                        1, "etl", start=3.0, seconds=9.0,
+                        **{**PEAK, "dask.span.worker_memory.peak": share},
+                    )
+                ),
+                metrics(
+                    level(
+                        "dask.worker.memory.usage",
+                        *(point(value * GIB, WORKER, time=time)
+                          for time, value in ((5, 1.0), (10, 5.0), (15, 2.0))),
+                    ),
+                    level("dask.worker.memory.limit", point(8.0 * GIB, WORKER)),
+                ),
+            ),
+            lambda found: [(one.memory, one.limit, one.memory_after) for one in found.workers],
+            [(memory * GIB, 8.0 * GIB, after)],
+        )
+        for share, memory, after in ((0.875, 7.0, 4.0), (0.5, 5.0, 10.0))
+    },
+    **{
+        f"one that left before the first export has no figures: {threads}": (
+            (
+                logs(
+                    log(0.0, "It joined.", "dask.worker.added", **WORKER,
+                        **{"dask.worker.thread.count": 4})
+                ),
+                metrics(
+                    level("dask.worker.thread.count", point(threads, WORKER)),
+                    level("dask.worker.memory.usage", point(memory or 0, WORKER)),
+                    level("dask.worker.memory.spilled", point(0, WORKER)),
+                ),
+            ),
+            lambda found: [(one.threads, one.memory, one.spilled) for one in found.workers],
+            [(4.0, memory, spilled)],
+        )
+        for threads, memory, spilled in ((0, None, None), (4, GIB, 0.0))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("requests", "fact", "value"), FACTS.values(), ids=FACTS)
+def test_an_account_has_what_was_held(
+    requests: tuple[Any, ...], fact: Callable[[Account], object], value: object
+) -> None:
     (found,) = report_of(*requests).accounts()
-    return found
+    assert fact(found) == value
 
 
-def test_the_picture_has_each_byte_once() -> None:
-    found = account(of_cluster())
-    times, parts = layers(found.memory)
-    assert len(times) == 4
-    sums = [sum(part.values[place] for part in parts) for place in range(4)]
-    assert sums == [sum(values) for values in zip(*STATES.values(), strict=True)]
-    assert [part.name for part in parts] == [
-        "merge in etl/join",
-        "read in etl/load",
-        *[*STATES][1:],
-    ]
-    assert parts[0].values == HOLDERS["etl/join", "merge"][0]
-
-
-def test_results_of_further_holders_are_one_part() -> None:
-    labels = [{"dask.span.name": f"etl/{n}", "dask.task.prefix": "read"} for n in range(9)]
-    usage = [point(10.0, one, time=time) for time in TIMES for one in labels]
-    spent = [point(10.0 - n, one, time=20.0) for n, one in enumerate(labels)]
-    states = [point(90.0, {"dask.memory.state": "held"}, time=time) for time in TIMES]
-    found = account(
-        metrics(
-            level("dask.cluster.memory.usage", *states),
-            level("dask.span.memory.usage", *usage),
-            counter("dask.span.memory.time", *spent),
-        )
-    )
-    _, parts = layers(found.memory)
-    assert {part.name: part.values[0] for part in parts} == {
-        **{f"read in etl/{number}": 10.0 for number in range(5)},
-        "other results": 40.0,
-    }
-
-
-def test_labels_of_the_user_divide_no_holder() -> None:
-    own = {"dask.span.name": "etl", "dask.task.prefix": "read"}
-    teams = [{**own, "dask.tag.team": team} for team in ("red", "blue")]
-    sizes = zip(TIMES, (1.0, 5.0, 2.0, 0.0), (4.0, 0.0, 5.0, 0.0), strict=True)
-    usage = [
-        point(size, of, time=time)
-        for time, *each in sizes
-        for of, size in zip(teams, each, strict=True)
-    ]
-    found: Any = account(
-        metrics(
-            levels("dask.cluster.memory.usage", (5, 5, 7, 0), {"dask.memory.state": "held"}),
-            level("dask.span.memory.usage", *usage),
-            counter("dask.span.memory.time", *(point(20.0, one, time=20.0) for one in teams)),
-        )
-    ).memory
-    assert [tuple(one) for one in found.holders] == [("etl", "read", 7.0, 7.0, 40.0)]
-
-
-def test_a_change_of_hands_is_seen_though_the_sum_stays() -> None:
-    own = [{"dask.span.name": "etl", "dask.task.prefix": one} for one in ("read", "merge")]
-    times = range(1, 10)
-    found = account(
-        metrics(
-            level(
-                "dask.cluster.memory.usage",
-                *(point(5.0, {"dask.memory.state": "held"}, time=time) for time in times),
-            ),
-            level(
-                "dask.span.memory.usage",
-                *(point(5.0 * (time < 4), own[0], time=time) for time in times),
-                *(point(5.0 * (time >= 4), own[1], time=time) for time in times),
-            ),
-            counter("dask.span.memory.time", *(point(5.0, one) for one in own)),
-        )
-    )
-    when, parts = layers(found.memory)
-    changed = when.index(BEGIN + 4 * SECOND)
-    assert {part.name: part.values[changed - 1 : changed + 1] for part in parts} == {
-        "read in etl": [5.0, 0.0],
-        "merge in etl": [0.0, 5.0],
-    }
-
-
-def test_long_runs_keep_their_highest_points() -> None:
-    states = [
-        point(7e6 if time == 1234 else float(time), {"dask.memory.state": "held"}, time=time)
-        for time in range(1, 1900)
-    ]
-    found = account(metrics(level("dask.cluster.memory.usage", *states)))
-    times, (part,) = layers(found.memory)
-    assert (len(times) <= 240, max(part.values)) == (True, 7e6)
+PEAK_OF_ROOT: dict[str, Any] = {
+    "dask.span.memory.peak": 4 * GIB,
+    "dask.span.memory.largest.prefix": "read",
+    "dask.span.memory.largest.size": 3 * GIB,
+}
 
 
 @pytest.mark.parametrize(
-    ("share", "memory", "after"),
-    # At a heartbeat of the span, it was fuller than at any export; or not.
-    [(0.875, 7.0 * GIB, 4.0), (0.5, 5.0 * GIB, 10.0)],
+    ("own", "peak"),
+    [
+        (PEAK_OF_ROOT, "held at most 4.0 GiB, 3.0 GiB of it (75%) by read; "),
+        # Nothing is known of what came and went between two looks.
+        ({}, ""),
+    ],
 )
-def test_the_figure_of_a_worker_is_its_largest(share: float, memory: float, after: float) -> None:
-    worker = {"dask.worker.name": "alice"}
-    usage = [point(value * GIB, worker, time=t) for t, value in ((5, 1.0), (10, 5.0), (15, 2.0))]
-    own: dict[str, Any] = {
-        "dask.span.worker_memory.peak": share,
-        "dask.span.worker_memory.worker.name": "alice",
-        "dask.span.worker_memory.worker.time": 1.0,
-    }
-    found = account(
-        traces(span(1, "etl", start=3.0, seconds=9.0, **own)),
-        metrics(
-            level("dask.worker.memory.usage", *usage),
-            level("dask.worker.memory.limit", point(8.0 * GIB, worker)),
-        ),
-    )
-    (known,) = found.workers
-    assert (known.memory, known.limit, known.memory_after) == (memory, 8.0 * GIB, after)
-
-
-@pytest.mark.parametrize(("threads", "memory", "spilled"), [(0, None, None), (4, GIB, 0.0)])
-def test_a_worker_that_left_before_the_first_export_has_no_figures(
-    threads: int, memory: float | None, spilled: float | None
-) -> None:
-    worker = {"dask.worker.name": "alice"}
-    sizes = {"thread.count": threads, "memory.usage": memory or 0, "memory.spilled": 0}
-    found = account(
-        logs(
-            log(0.0, "It joined.", "dask.worker.added", **worker, **{"dask.worker.thread.count": 4})
-        ),
-        metrics(*(level(f"dask.worker.{one}", point(n, worker)) for one, n in sizes.items())),
-    )
-    (known,) = found.workers
-    assert (known.threads, known.memory, known.spilled) == (4.0, memory, spilled)
-
-
-def test_a_trace_alone_has_the_peaks_of_its_roots() -> None:
-    own: dict[str, Any] = {
-        "dask.span.root.id": "id-1",
-        "dask.span.memory.peak": 4 * GIB,
-        "dask.span.memory.time": 60.0 * GIB,
-        "dask.span.memory.largest.prefix": "read",
-        "dask.span.memory.largest.size": 3 * GIB,
-    }
-    report = report_of(traces(span(1, "etl", **own)))
-    peak = "etl: held at most 4.0 GiB, 3.0 GiB of it (75%) by read"
-    sentence = f"{peak}; 60.0 GiB·s until its work was done."
-    assert sentence in report.text(120, everything=True)
-    assert sentence in report.html()
-    # Nothing is known of what came and went between two looks.
-    unknown = {key: own[key] for key in ("dask.span.root.id", "dask.span.memory.time")}
-    shown = report_of(traces(span(1, "etl", **unknown))).text(120, everything=True)
-    assert "etl: 60.0 GiB·s until its work was done." in shown
+def test_a_trace_alone_has_the_peaks_of_its_roots(own: dict[str, Any], peak: str) -> None:
+    both = {"dask.span.root.id": "id-1", "dask.span.memory.time": 60.0 * GIB, **own}
+    report = report_of(traces(span(1, "etl", **both)))
+    sentence = f"etl: {peak}60.0 GiB·s until its work was done."
+    assert [sentence in shown for shown in (report.text(120, everything=True), report.html())] == [
+        True,
+        True,
+    ]
 
 
 def test_what_was_not_exported_is_absent() -> None:
@@ -224,26 +247,17 @@ def test_what_was_not_exported_is_absent() -> None:
 
 
 def test_the_page_draws_it_and_hostile_names_stay_text() -> None:
-    worker = {"dask.worker.name": "alice"}
-    limits = [point(2000.0, worker, time=time) for time in TIMES]
-    request = of_cluster(name=f"etl/{EVIL}")
-    found = report_of(request, metrics(level("dask.worker.memory.limit", *limits)))
+    limits = [point(2000.0, WORKER, time=time) for time in TIMES]
+    found = report_of(
+        of_cluster(name=f"etl/{EVIL}"), metrics(level("dask.worker.memory.limit", *limits))
+    )
     page = found.html()
     assert EVIL not in page
     (chart,) = [text for text in _Page(page).packed if "unmanaged_old" in text]
-    legends = [
-        one["attributes"]["label"]["value"]
-        for one in _objects(json.loads(chart))
-        if one.get("name") == "LegendItem"
-    ]
-    assert legends[1:] == ["read in etl/load", *[*STATES][1:], "limit"]
-    assert "merge in" in legends[0]
-
-
-def _objects(item: Any) -> list[dict[str, Any]]:
-    inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-    own = [item] if isinstance(item, dict) else []
-    return own + [one for each in inner for one in _objects(each)]
+    label = re.compile(r'"name":"LegendItem".*?"label":\{"type":"value","value":"(.*?)"\}')
+    first, *others = label.findall(chart)
+    assert others == ["read in etl/load", *[*STATES][1:], "limit"]
+    assert "merge in" in first
 
 
 def priced(*requests: Any, price: float, memory: float) -> Report:
@@ -283,23 +297,32 @@ def test_what_workers_had(found: list[Any], byte_seconds: float | None) -> None:
 
 def test_a_worker_that_comes_late_counts_from_the_export_before() -> None:
     """Whatever else stayed the same meanwhile."""
-    exports = [point(float(time), time=time) for time in range(5, 101, 5)]
-    stays = workers(*((time, 1.0) for time in range(5, 101, 5)))
-    late = workers(*((time, 7.0) for time in range(90, 101, 5)), name="bob")
-    found = run_of(metrics(counter("dask.cluster.capacity.time", *exports), stays, late))
+    times = range(5, 101, 5)
+    start = counter(
+        "dask.cluster.capacity.time", *(point(float(time), time=time) for time in times)
+    )
+    both = (
+        workers(*((time, 1.0) for time in times)),
+        workers(*((time, 7.0) for time in times[-3:]), name="bob"),
+    )
+    found = run_of(metrics(start, *both))
     assert provided(found) == 100 * 1.0 + 15 * 7.0
-    (constant, _) = (series.history() for series in found.metrics.of("dask.worker.memory.limit"))
+    constant = next(found.metrics.of("dask.worker.memory.limit")).history()
     assert constant == [(BEGIN + time * SECOND, 1.0) for time in (5, 100)]
 
 
+ETL = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+
+
 def of_bill(*found: Any) -> Any:
-    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
-    held = [{**names, "dask.task.prefix": one} for one in ("read", "merge")]
     return metrics(
         counter("dask.cluster.time", point(36.0, {"dask.activity": "unused"})),
         counter("dask.cluster.capacity.time", point(36.0)),
-        counter("dask.span.capacity.time", point(18.0, names)),
-        counter("dask.span.memory.time", *(point(360.0 * GIB, one) for one in held)),
+        counter("dask.span.capacity.time", point(18.0, ETL)),
+        counter(
+            "dask.span.memory.time",
+            *(point(360.0 * GIB, {**ETL, "dask.task.prefix": one}) for one in ("read", "merge")),
+        ),
         *found,
     )
 
@@ -333,42 +356,34 @@ def test_a_cost_without_the_memory_of_workers_is_that_of_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "row"),
+    ("unused", "capacity", "excess", "of_spans", "lines"),
     [
-        (10.0, "of no span -8.00 s -0.2222 EUR"),
-        # What is left of a sum of floats.
-        (18.0 - 4e-15, "of no span <1 ms 0.000000 EUR"),
+        # Spans took more than there was; or what is left of a sum of floats.
+        (1.0, 10.0, 0.0, 18.0, ["of no span -8.00 s -8.00 EUR 1.00 EUR"]),
+        (1.0, 18.0 - 4e-15, 0.0, 18.0, ["of no span <1 ms 0.000000 EUR 1.00 EUR"]),
+        # It is no less than its parts.
+        (
+            *(4.0, 10.0, 3.0, 9.0),
+            [
+                "of no span 4.00 s 4.00 EUR 4.00 EUR",
+                "booked beyond the threads -3.00 s -3.00 EUR",
+                "all 10.0 s 10.00 EUR",
+            ],
+        ),
     ],
 )
-def test_what_no_span_has_is_negative_if_spans_took_more_than_there_was(
-    capacity: float, row: str
+def test_what_no_span_has_closes_the_sum(
+    unused: float, capacity: float, excess: float, of_spans: float, lines: list[str]
 ) -> None:
-    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
     found = metrics(
-        counter("dask.cluster.time", point(1.0, {"dask.activity": "unused"})),
+        counter("dask.cluster.time", point(unused, {"dask.activity": "unused"})),
         counter("dask.cluster.capacity.time", point(capacity)),
-        counter("dask.span.capacity.time", point(18.0, names)),
-    )
-    lines = [
-        " ".join(one.split()) for one in priced(found, price=100.0, memory=0.0).text().splitlines()
-    ]
-    assert [line for line in lines if line.startswith(row)]
-
-
-def test_what_no_span_has_is_no_less_than_its_parts() -> None:
-    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
-    found = metrics(
-        counter("dask.cluster.time", point(4.0, {"dask.activity": "unused"})),
-        counter("dask.cluster.capacity.time", point(10.0)),
-        counter("dask.cluster.excess.time", point(3.0)),
-        counter("dask.span.capacity.time", point(9.0, names)),
+        counter("dask.cluster.excess.time", point(excess)),
+        counter("dask.span.capacity.time", point(of_spans, ETL)),
     )
     shown = priced(found, price=3600.0, memory=0.0)
-    lines = [" ".join(one.split()) for one in shown.text().splitlines()]
-    assert lines[lines.index("etl 9.00 s 9.00 EUR") + 1 :][:3] == [
-        "of no span 4.00 s 4.00 EUR 4.00 EUR",
-        "booked beyond the threads -3.00 s -3.00 EUR",
-        "all 10.0 s 10.00 EUR",
-    ]
+    said = [" ".join(one.split()) for one in shown.text().splitlines()]
+    place = said.index(f"etl {words.seconds(of_spans)} {of_spans:.2f} EUR") + 1
+    assert said[place : place + len(lines)] == lines
     costs = shown.to_dict()["runs"][0]["cost"]
-    assert (costs["of_no_span"], costs["unused"], costs["excess"]) == (4.0, 4.0, 3.0)
+    assert (costs["unused"], costs["excess"] or 0.0) == (unused, excess)
