@@ -8,9 +8,10 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from dask_otel import semconv
 from dask_otel.report.page.payload import timeline
-from dask_otel.report.telemetry.reader import MOST_LOGS, Reader
 from tests.unit.report_files import BEGIN, log, logs, report_of, run_of, span, traces
 
 LAST = "The last lines of its log:\n0.3 s before: ERROR loader: the disk is full"
@@ -59,14 +60,27 @@ def test_log_records_are_read_once_and_in_order() -> None:
         (f"Worker 3 (tcp://w:1) was lost. {LAST}", "ERROR", True),
     ]
     assert (run.logs[0].time_ns, semconv.EVENT_NAME in run.logs[0].attributes) == (BEGIN, False)
+    # Scripts get them all.
+    (plain,) = json.loads(json.dumps(report_of(*FILES).to_dict()))["runs"]
+    assert (plain["events"][1], plain["failures"][0]["log"]) == (
+        {
+            "time": BEGIN / 1e9 + 3,
+            "name": semconv.WORKER_LOG,
+            "severity": "WARN",
+            "body": "row 7 is wrong",
+            "attributes": {semconv.TASK_KEY: "load-1", semconv.LOG_LOGGER: "loader"},
+        },
+        ["row 7 is wrong"],
+    )
 
 
-def test_they_are_bounded_and_what_is_left_out_is_said() -> None:
-    reader = Reader()
-    for request in (FILES[0], logs(*(log(number, "x") for number in range(MOST_LOGS + 7)))):
-        reader.take(request)
-    (run,) = reader.sessions()
-    assert (len(run.logs), reader.skipped.counts) == (MOST_LOGS, {"log record beyond the limit": 7})
+def test_they_are_bounded_and_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_otel.report.telemetry.reader.MOST_LOGS", 20)
+    report = report_of(FILES[0], logs(*(log(number, "x") for number in range(27))))
+    assert (len(report.runs[0].logs), report.to_dict()["skipped"]) == (
+        20,
+        {"log record beyond the limit": 7},
+    )
 
 
 def test_logs_of_other_services_are_no_run_and_hostile_ones_hurt_nothing() -> None:
@@ -128,21 +142,6 @@ def test_the_severest_are_listed_and_left_out_records_are_no_news() -> None:
     run = run_of(FILES[0], logs(LOST, left_out, *(log(n, "x", severity=9) for n in range(40))))
     assert [one.name for one in run.warnings()] == [semconv.WORKER_REMOVED]
     assert [one.severity for one in run.happened(3)][-1] == 17
-
-
-def test_scripts_get_them_all() -> None:
-    (run,) = report_of(*FILES).to_dict()["runs"]
-    assert (run["events"][1], run["failures"][0]["log"]) == (
-        {
-            "time": BEGIN / 1e9 + 3,
-            "name": semconv.WORKER_LOG,
-            "severity": "WARN",
-            "body": "row 7 is wrong",
-            "attributes": {semconv.TASK_KEY: "load-1", semconv.LOG_LOGGER: "loader"},
-        },
-        ("row 7 is wrong",),
-    )
-    json.dumps(run)
 
 
 def test_a_redacted_report_has_no_bodies() -> None:

@@ -132,7 +132,10 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Account], object], object]] = 
                   for time, size in zip(TIMES, sizes, strict=True)),
                 spent=[point(20.0, team, time=20.0) for team in TEAMS],
                 states=[
- one for time, value in zip(TIMES, (5.0, 5.0, 7.0, 0.0), strict=True) for one in in_all(value, time)],
+                    one
+                    for time, value in zip(TIMES, (5.0, 5.0, 7.0, 0.0), strict=True)
+                    for one in in_all(value, time)
+                ],
             ),
         ),
         lambda found: [tuple(one) for one in found.memory.holders] if found.memory else None,

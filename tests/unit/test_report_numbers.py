@@ -65,26 +65,39 @@ def of_span(name: str, idle_seconds: float, **seconds: float) -> dict[str, Any]:
     )
 
 
-def test_what_metrics_under_another_name_have_besides_the_spans_is_shown_once() -> None:
-    """A rule removed the number; the other two seconds are of a span that is still open."""
-    own = {"dask.span.activity.time.thread-cpu": 3.0, "dask.span.idle.time": 1.0}
-    one = span(1, "etl/c-1", **own, **{"dask.span.capacity.time": 4.0})
-    found = report_of(traces(one), of_span("etl/c", 1.5, thread_cpu=4.5)).to_dict()["runs"][0]
-    shown = [(one["name"], one["root"], one["idle"], one["capacity"]) for one in found["spans"]]
-    assert shown == [("etl/c-1", "etl", 1.0, 4.0), ("etl/_OTHER", "etl", 0.5, 2.0)]
-    (root,) = bill(run_of(traces(one), of_span("etl/c", 1.5, thread_cpu=4.5))).roots
-    assert (root.name, root.idle, root.capacity) == ("etl", 1.5, 6.0)
+OWN = {"dask.span.activity.time.thread-cpu": 3.0, "dask.span.idle.time": 1.0}
 
 
-def test_a_short_span_under_the_name_of_a_long_one_counts_once() -> None:
-    """Labels give it the other's name, whose sum grows by 2 % only."""
-    spans = [
-        span(number, name, dask_span_capacity_time=seconds, dask_span_idle_time=seconds)
-        for number, (name, seconds) in enumerate((("etl", 100.0), ("etl/c-1", 2.0)), 1)
-    ]
-    found = report_of(traces(*spans), of_span("etl", 102.0)).to_dict()["runs"][0]
-    shown = {one["name"]: one["capacity"] for one in found["spans"]}
-    assert shown == {"etl": 100.0, "etl/c-1": 2.0}
+@pytest.mark.parametrize(
+    ("spans", "metered", "shown", "billed"),
+    [
+        # A rule removed the number; the other two seconds are of a span that is still open.
+        (
+            [span(1, "etl/c-1", **OWN, **{"dask.span.capacity.time": 4.0})],
+            of_span("etl/c", 1.5, thread_cpu=4.5),
+            [("etl/c-1", "etl", 1.0, 4.0), ("etl/_OTHER", "etl", 0.5, 2.0)],
+            ("etl", 1.5, 6.0),
+        ),
+        # Labels give the short one the long one's name, whose sum grows by 2 % only.
+        (
+            [
+                span(number, name, dask_span_capacity_time=seconds, dask_span_idle_time=seconds)
+                for number, (name, seconds) in enumerate((("etl", 100.0), ("etl/c-1", 2.0)), 1)
+            ],
+            of_span("etl", 102.0),
+            [("etl", "etl", 100.0, 100.0), ("etl/c-1", "etl", 2.0, 2.0)],
+            ("etl", 102.0, 102.0),
+        ),
+    ],
+)
+def test_what_metrics_have_besides_the_spans_is_shown_once(
+    spans: list[Any], metered: Any, shown: list[Any], billed: tuple[str, float, float]
+) -> None:
+    report = report_of(traces(*spans), metered)
+    found = report.to_dict()["runs"][0]["spans"]
+    assert [(one["name"], one["root"], one["idle"], one["capacity"]) for one in found] == shown
+    (root,) = bill(report.runs[0]).roots
+    assert (root.name, root.idle, root.capacity) == billed
 
 
 @pytest.mark.parametrize(
@@ -121,13 +134,13 @@ def test_over_time_each_interval_has_its_own_seconds() -> None:
 
 
 def test_why_runs_were_repeated_is_counted_by_what_they_said() -> None:
-    def repeated(message: str) -> tuple[str, dict[str, str]]:
-        said = {"exception.type": "OSError", "exception.message": message}
-        return "dask.task.retried", {"dask.task.key": "f-1", **said}
-
-    final = ("exception", {"exception.type": "OSError", "dask.task.key": "f-1"})
+    error = {"exception.type": "OSError", "dask.task.key": "f-1"}
+    slow, reset = (
+        ("dask.task.retried", {**error, "exception.message": message})
+        for message in ("503 Slow Down", "reset")
+    )
     lost = ("dask.task.retried", {"dask.task.key": "f-2", "dask.task.retry.reason": "worker_lost"})
-    events = (*[repeated("503 Slow Down")] * 8, lost, repeated("reset"), final)
+    events = (*[slow] * 8, lost, reset, ("exception", error))
     run = run_of(traces(span(1, "etl", failed=True, events=events)))
     found = [(one.message, one.count, one.repeated) for one in findings.failures(run)]
     assert found == [("", 1, False), ("503 Slow Down", 8, True), ("reset", 1, True)]
