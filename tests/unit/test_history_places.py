@@ -88,7 +88,7 @@ def port(folder, monkeypatch) -> Iterator[int]:
     from dask_otel.cli import serve
 
     write(folder, 0, *everything(EVIL), one(0, EVIL))
-    write(folder, 1, one(1))
+    write(folder, 1, one(1, "two\nlines \ud800"))
     servers: list[serve.Pages] = []
     monkeypatch.setattr(serve, "serve", lambda server: servers.append(server) or 0)
     assert main(["history", str(folder), "--serve"]) == 0
@@ -111,7 +111,10 @@ def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 def test_it_serves_the_list_and_reports_on_demand(port, folder):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     status, page = get(port, "/")
-    assert (status, ListPage(page).tags.count("script")) == (200, 1)
+    shown = ListPage(page)
+    assert (status, [shown.tags.count(tag) for tag in ("script", "img")]) == (200, [1, 0])
+    names = sorted(row["data-name"] for row in shown.rows if row)
+    assert names == sorted([EVIL, "two?lines ?"])
     links = [value for value in page.split('"') if value.startswith("/")]
     found = [get(port, path) for path in links]
     assert [
