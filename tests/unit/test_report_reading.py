@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -192,16 +193,13 @@ def test_tells_runs_apart_and_takes_each_span_once(tmp_path: Path) -> None:
     """Spans of other services go with their trace."""
     web = traces({**span(9, "GET"), "attributes": []})
     web["resourceSpans"][0]["resource"] = {"attributes": attributes({"service.name": "web"})}
-    first = write(tmp_path / "a.jsonl", web, traces(ROOT), traces(ROOT))
+    write(tmp_path / "a.jsonl", web, traces(ROOT), traces(ROOT))
     other = {**span(7, "other"), "traceId": "cd" * 16}
-    runs, _ = read(first, write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2")))
+    write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2"))
     assert {
-        run.instance: (
-            [one.name for one in run.spans],
-            [(one.name, one.service) for one in run.foreign],
-        )
-        for run in runs
-    } == {"Scheduler-1": (["etl"], [("GET", "web")]), "Scheduler-2": (["other"], [])}
+        run.instance: [(one.name, one.service) for one in (*run.spans, *run.foreign)]
+        for run in read(tmp_path)[0]
+    } == {"Scheduler-1": [("etl", ""), ("GET", "web")], "Scheduler-2": [("other", "")]}
 
 
 def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life() -> None:
@@ -310,22 +308,20 @@ _ANY = st.recursive(
 @given(_ANY, st.integers(0, 400))
 def test_no_shape_ends_the_reading(hostile: Any, place: int) -> None:
     """Anything in the place of anything: the rest is read, and nothing is raised."""
-    both = json.loads(
+    found = json.loads(
         json.dumps([traces(ROOT, LOAD), metrics(counter("dask.cluster.time", point(1)))])
     )
-    places: list[tuple[Any, Any]] = []
-    stack = [both]
+    stack, places = [found], list[tuple[Any, Any]]()
     while stack:
         item = stack.pop()
-        for key, inner in item.items() if isinstance(item, dict) else enumerate(item):
-            places.append((item, key))
-            if isinstance(inner, (dict, list)):
-                stack.append(inner)
+        inner = [*(item.items() if isinstance(item, dict) else enumerate(item))]
+        places += [(item, key) for key, _ in inner]
+        stack += [one for _, one in inner if isinstance(one, (dict, list))]
     container, key = places[place % len(places)]
     container[key] = hostile
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a.jsonl"
-        runs, _ = read(write(path, *both, traces(span(77, "kept", start=5))))
+        runs, _ = read(write(path, *found, traces(span(77, "kept", start=5))))
     assert "kept" in {one.name for run in runs for one in run.spans}
 
 
@@ -350,8 +346,8 @@ def test_a_point_without_a_value_and_the_order_of_labels_change_nothing() -> Non
     again = point(4, dict(reversed(labels.items())), time=12)
     both = counter("dask.cluster.time", point(1, labels), empty, again)
     found = run_of(metrics(both, counter("http.server.duration", point(7)))).metrics
-    totals = {name: found.total(name) for name in found.series}
-    assert (totals, found.count) == ({"dask.cluster.time": 4}, 1)
+    assert [*found.series] == ["dask.cluster.time"]
+    assert (found.total("dask.cluster.time"), found.count) == (4, 1)
 
 
 @pytest.mark.parametrize("raw", [BEGIN + 1, str(BEGIN + 1)])
@@ -375,43 +371,39 @@ def test_work_of_no_span_is_a_row_where_there_is_some(
     assert [one.full_name for one in run.of_type("span")] == names
 
 
+def series(points: Iterable[Point], *, delta: bool = True, drawn: bool = True) -> Series:
+    found = Series({}, monotone=True, delta=delta, drawn=drawn)
+    for one in points:
+        found.add(one)
+    return found
+
+
 @given(st.permutations(range(40)), st.lists(st.integers(0, 39), max_size=40))
 def test_deltas_count_once_in_any_order_and_however_often(
     order: list[int], again: list[int]
 ) -> None:
     """Every third interval had nothing new, and so no point."""
-    series = Series({}, monotone=True, delta=True, drawn=True)
-    for n in (n for n in (*order, *again) if n % 3):
-        series.add(Point(n + 1, n + 2, float(2**n)))
-    assert (series.value, len(series.times)) == (sum(2**n for n in order if n % 3), 13)
-
-
-def test_deltas_of_a_request_that_was_written_halfway_count_once() -> None:
-    """It is written again at the next export, with what was added since."""
-    series = Series({}, monotone=True, delta=True, drawn=True)
-    for point_ in (Point(1, 2, 3.0), Point(2, 4, 1.0), Point(2, 6, 5.0), Point(6, 8, 1.0)):
-        series.add(point_)
-    assert (series.value, [total for _, total in series.history()]) == (9, [3, 4, 8, 9])
+    found = series(Point(n + 1, n + 2, float(2**n)) for n in (*order, *again) if n % 3)
+    assert (found.value, len(found.times)) == (sum(2**n for n in order if n % 3), 13)
+    # A request that was written halfway is written again, with what was added since.
+    halves = series([Point(1, 2, 3.0), Point(2, 4, 1.0), Point(2, 6, 5.0), Point(6, 8, 1.0)])
+    assert (halves.value, [total for _, total in halves.history()]) == (9, [3, 4, 8, 9])
 
 
 def test_what_is_remembered_of_deltas_is_bounded() -> None:
-    series = Series({}, monotone=True, delta=True, drawn=False)
-    for _ in range(2):
-        for n in range(1, 5 * MOST_TIMES):
-            series.add(Point(3 * n, 3 * n + 1, 1.0))
-        assert (series.value, len(series.times)) == (5 * MOST_TIMES - 1, MOST_TIMES)
+    points = [Point(3 * n, 3 * n + 1, 1.0) for n in range(1, 2 * MOST_TIMES)]
+    found = series(points + points[-MOST_TIMES:], drawn=False)
+    assert (found.value, len(found.times)) == (len(points), MOST_TIMES)
 
 
 @pytest.mark.parametrize("delta", [False, True])
 def test_thinned_series_keep_their_total_and_never_go_back(delta: bool) -> None:
-    series = Series({}, monotone=True, delta=delta, drawn=True)
-    count = 5 * MOST_POINTS
-    for number in range(1, count + 1):
-        start = 1 if number <= count // 2 else count // 2
-        start = number - 1 if delta else start
-        value = 1.0 if delta else float(number if start == 1 else number - start)
-        series.add(Point(start, number, value))
-    totals = [total for _, total in series.history()]
-    assert len(totals) <= 2 * MOST_POINTS
-    assert totals == sorted(totals)
-    assert totals[-1] == series.value == count
+    half, count = 5 * MOST_POINTS // 2, 5 * MOST_POINTS // 2 * 2
+    # Counters that began again in between, or deltas.
+    counted = [Point(1, n, float(n)) for n in range(1, half + 1)]
+    counted += [Point(half, n, float(n - half)) for n in range(half + 1, count + 1)]
+    deltas = [Point(n - 1, n, 1.0) for n in range(1, count + 1)]
+    found = series(deltas if delta else counted, delta=delta)
+    totals = [total for _, total in found.history()]
+    assert (len(totals) <= 2 * MOST_POINTS, totals) == (True, sorted(totals))
+    assert totals[-1] == found.value == count
