@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -58,11 +58,8 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     #: Whether it needs real processes.
     real: bool = False
-
-    @property
-    def name(self) -> str:
-        """The case in words, with dashes."""
-        return self.program.__name__.replace("_", "-")
+    #: In words, with dashes.
+    name: str = ""
 
     def run(self, client: Any, cluster: Any) -> None:
         """Run the program as its user does."""
@@ -104,13 +101,16 @@ class Case:
 class Cases(dict[str, Case]):
     """Cases by name, in the order in which they were planted."""
 
+    def add(self, cases: Mapping[str, Case]) -> None:
+        """Plant cases under their names."""
+        assert not self.keys() & cases.keys()
+        self.update((name, replace(case, name=name)) for name, case in cases.items())
+
     def plant(self, *kinds: str, **more: Any) -> Callable[[Program], Program]:
         """Return a decorator: the program is a case of these kinds; see `Case`."""
 
         def planted(program: Program) -> Program:
-            case = Case(program, kinds, **more)
-            assert case.name not in self, f"two cases are called {case.name}"
-            self[case.name] = case
+            self.add({program.__name__.replace("_", "-"): Case(program, kinds, **more)})
             return program
 
         return planted

@@ -72,18 +72,6 @@ def main(name: str, folder: str) -> None:
 # ---------------------------------------------------------------------------- GIL and CPUs
 
 
-@plant("gil", "cpus", never=("uneven", "restricted", "starting"), span="train")
-def gil_in_python(client: Any, cluster: Any) -> Any:
-    """Loops in Python on two threads of each of two processes."""
-    return tasks(client, "fit", [0.25] * 16, function=jobs.looped)
-
-
-@plant("gil", workers=1, threads=4, never=("uneven", "restricted"), span="train")
-def gil_with_one_worker(client: Any, cluster: Any) -> Any:
-    """Loops in Python on four threads of one process."""
-    return tasks(client, "fit", [0.25] * 16, function=jobs.looped)
-
-
 @plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted"))
 def gil_in_c(client: Any, cluster: Any) -> None:
     """Calls in C that hold the GIL for a quarter of a second, on four threads of one process."""
@@ -94,25 +82,7 @@ def gil_in_c(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [numbers] * 16, function=jobs.summed))
 
 
-@plant("cpus", workers=4 * CPUS, threads=1, never=("gil", "uneven", "restricted"), span="train")
-def four_workers_for_each_cpu(client: Any, cluster: Any) -> Any:
-    """Four times as many workers, of one thread each, as there are CPUs."""
-    return tasks(client, "fit", [0.25] * 8 * CPUS, function=jobs.hashed)
-
-
 # --------------------------------------------------------------------------------- imports
-
-
-@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"), span="train")
-def real_import_8_tasks(client: Any, cluster: Any) -> Any:
-    """Unpickling the first task imports a library for 2 s; 8 tasks."""
-    return tasks(client, "fit", [0.02] * 8, function=slow_to_import.fit)
-
-
-@plant("starting", "worker_loop", never=("uneven", "restricted"), span="train")
-def real_import_40_tasks(client: Any, cluster: Any) -> Any:
-    """The same with 40 tasks."""
-    return tasks(client, "fit", [0.01] * 40, function=slow_to_import.fit)
 
 
 @plant("starting", "worker_loop", never=("uneven", "restricted"), span="nightly")
@@ -164,12 +134,6 @@ def closure_of_40_mb(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", range(4), function=lambda number: len(data)))
 
 
-@plant("graph", "starting", "scheduler", never=("threads", "uneven", "long_task"), block="train")
-def arguments_of_30_mb(client: Any, cluster: Any) -> Any:
-    """Each of 4 tasks has an argument of 30 MB."""
-    return [client.submit(jobs.length, os.urandom(30 * MB), pure=False) for _ in range(4)]
-
-
 # ---------------------------------------------------------------------------- memory, disk
 
 SPILL = {
@@ -187,18 +151,6 @@ def spilling(client: Any, cluster: Any) -> Any:
     loaded = tasks(client, "load", [30 * MB] * 10, function=jobs.random_bytes)
     wait(loaded)
     return tasks(client, "count", loaded, function=jobs.length)
-
-
-@plant(
-    "off_cpu",
-    also=("sizing",),
-    config={"memory_limit": "4GB"},
-    never=("memory", "uneven"),
-    span="crawl",
-)
-def workers_too_large(client: Any, cluster: Any) -> Any:
-    """Tasks wait on all threads for 12 s, and need none of the memory."""
-    return tasks(client, "fetch", [1.0] * 12 * 2 * 2, function=time.sleep)
 
 
 @plant("memory", "lost", config={"memory_limit": "500MB"}, workers=1, never=("threads", "uneven"))
@@ -226,15 +178,6 @@ def exit_after_two_steps(client: Any, cluster: Any) -> None:
         wait(client.submit(jobs.exits, folder, *fitted))
 
 
-# --------------------------------------------------------------------------------- off CPU
-
-
-@plant("off_cpu", never=("gil", "cpus", "uneven"), span="save")
-def fsync_in_tasks(client: Any, cluster: Any) -> Any:
-    """Tasks wait for a disk."""
-    return tasks(client, "write", [0.5] * 16, function=jobs.synced)
-
-
 # ------------------------------------------------------------------------- scheduler, shuffle
 
 
@@ -243,12 +186,6 @@ def real_slow_scheduler_plugin(client: Any, cluster: Any) -> Any:
     """A plugin blocks the scheduler's event loop for 10 ms at each transition."""
     client.register_plugin(Slow(0.01))
     return tasks(client, "fit", [0.01] * 40, function=jobs.busy)
-
-
-@plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"), span="count")
-def empty_tasks(client: Any, cluster: Any) -> Any:
-    """1,000 tasks that do nothing."""
-    return tasks(client, "count", [()] * 1000, function=jobs.length)
 
 
 @plant("tiny", "scheduler", "graph", never=("uneven", "long_task", "gil", "cpus"))
@@ -271,3 +208,111 @@ def real_p2p_shuffle(client: Any, cluster: Any) -> None:
     with dask_otel.span("join"):
         frame = dd.from_map(jobs.table, range(10)).shuffle("id").persist()
         wait(frame)
+
+
+#: Those whose program is one call.
+ROWS: dict[str, Case] = {
+    # GIL and CPUs:
+    # Loops in Python on two threads of each of two processes.
+    "gil-in-python": Case(
+        lambda client, cluster: tasks(client, "fit", [0.25] * 16, function=jobs.looped),
+        (
+            "gil",
+            "cpus",
+        ),
+        never=("uneven", "restricted", "starting"),
+        span="train",
+        real=True,
+    ),
+    # Loops in Python on four threads of one process.
+    "gil-with-one-worker": Case(
+        lambda client, cluster: tasks(client, "fit", [0.25] * 16, function=jobs.looped),
+        ("gil",),
+        workers=1,
+        threads=4,
+        never=("uneven", "restricted"),
+        span="train",
+        real=True,
+    ),
+    # Four times as many workers, of one thread each, as there are CPUs.
+    "four-workers-for-each-cpu": Case(
+        lambda client, cluster: tasks(client, "fit", [0.25] * 8 * CPUS, function=jobs.hashed),
+        ("cpus",),
+        workers=4 * CPUS,
+        threads=1,
+        never=("gil", "uneven", "restricted"),
+        span="train",
+        real=True,
+    ),
+    # ----------------------------------------------------- imports
+    # Unpickling the first task imports a library for 2 s; 8 tasks.
+    "real-import-8-tasks": Case(
+        lambda client, cluster: tasks(client, "fit", [0.02] * 8, function=slow_to_import.fit),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        never=("threads", "uneven", "restricted"),
+        span="train",
+        real=True,
+    ),
+    # The same with 40 tasks.
+    "real-import-40-tasks": Case(
+        lambda client, cluster: tasks(client, "fit", [0.01] * 40, function=slow_to_import.fit),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        never=("uneven", "restricted"),
+        span="train",
+        real=True,
+    ),
+    # ---------------------------------------------------- pickling
+    # Each of 4 tasks has an argument of 30 MB.
+    "arguments-of-30-mb": Case(
+        lambda client, cluster: [
+            client.submit(jobs.length, os.urandom(30 * MB), pure=False) for _ in range(4)
+        ],
+        (
+            "graph",
+            "starting",
+            "scheduler",
+        ),
+        never=("threads", "uneven", "long_task"),
+        block="train",
+        real=True,
+    ),
+    # ------------------------------------------------ memory, disk
+    # Tasks wait on all threads for 12 s, and need none of the memory.
+    "workers-too-large": Case(
+        lambda client, cluster: tasks(client, "fetch", [1.0] * 12 * 2 * 2, function=time.sleep),
+        ("off_cpu",),
+        also=("sizing",),
+        config={"memory_limit": "4GB"},
+        never=("memory", "uneven"),
+        span="crawl",
+        real=True,
+    ),
+    # ----------------------------------------------------- off CPU
+    # Tasks wait for a disk.
+    "fsync-in-tasks": Case(
+        lambda client, cluster: tasks(client, "write", [0.5] * 16, function=jobs.synced),
+        ("off_cpu",),
+        never=("gil", "cpus", "uneven"),
+        span="save",
+        real=True,
+    ),
+    # ------------------------------------------ scheduler, shuffle
+    # 1,000 tasks that do nothing.
+    "empty-tasks": Case(
+        lambda client, cluster: tasks(client, "count", [()] * 1000, function=jobs.length),
+        (
+            "tiny",
+            "scheduler",
+        ),
+        never=("uneven", "long_task", "gil", "cpus"),
+        span="count",
+        real=True,
+    ),
+}
+SEEN.add(ROWS)

@@ -15,7 +15,7 @@ from distributed import span, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
 
 import dask_otel
-from tests.planted.case import Cases
+from tests.planted.case import Case, Cases
 from tests.planted.means import (
     MB,
     Slow,
@@ -46,97 +46,8 @@ INF = {"distributed.scheduler.worker-saturation": "inf"}
 TOKEN = {"distributed.worker.resources": {"token": 1}}
 NO_STEALING = {"distributed.scheduler.work-stealing": False}
 
-# ------------------------------------------------------------------------------- threads
-
-
-@plant("threads", never=("uneven", "starting", "restricted"), most=3.0, span="train")
-def too_few_threads_queued(client: Any, cluster: Any) -> Any:
-    """40 equal tasks on 4 threads; they wait on the scheduler."""
-    return tasks(client, "fit", [0.5] * 40)
-
-
-@plant(
-    "threads",
-    config={"distributed.scheduler.worker-saturation": 5.0},
-    never=("uneven", "starting", "restricted"),
-    span="train",
-)
-def too_few_threads_on_workers(client: Any, cluster: Any) -> Any:
-    """40 equal tasks on 4 threads; most wait on workers, which are all busy."""
-    return tasks(client, "fit", [0.5] * 40)
-
-
-@plant("threads", config=INF, never=("uneven", "starting", "restricted"), most=3.0, span="train")
-def too_few_threads_no_queue(client: Any, cluster: Any) -> Any:
-    """40 equal tasks on 4 threads; Dask sends all at once."""
-    return tasks(client, "fit", [0.5] * 40)
-
-
-@plant("threads", never=("uneven", "starting", "client"), most=2.0, span="train")
-def last_wave(client: Any, cluster: Any) -> Any:
-    """Five tasks on four threads: a fifth thread halves the time."""
-    return tasks(client, "fit", [2.0] * 5)
-
-
-@plant("threads", never=("uneven", "starting", "chain"), least=2.4, most=2.4, span="train")
-def last_wave_in_each_round(client: Any, cluster: Any) -> None:
-    """Six rounds of five tasks on four threads: a fifth thread halves the time of each."""
-    rounds(client, ["fit"] * 6, [0.4] * 5)
-
-
-@plant("threads", never=("uneven", "client", "chain"), least=2.5, most=2.5, span="search")
-def sixteen_at_a_time(client: Any, cluster: Any) -> None:
-    """The client keeps 16 of 80 tasks on four threads, and submits the next without delay."""
-    fed(client, "trial", 0.25, 16, 80)
-
-
-@plant("threads", never=("uneven", "client", "chain"), least=6.4, most=6.4, span="fit")
-def the_shortest_first(client: Any, cluster: Any) -> Any:
-    """32 tasks, each 0.1 s longer than the one before."""
-    return tasks(client, "fit", [0.1 * number for number in range(1, 33)])
-
 
 # -------------------------------------------------------------------- starting, worker_loop
-
-
-@plant(
-    "starting",
-    "worker_loop",
-    never=("threads", "uneven", "restricted"),
-    most=2.0,
-    span="train",
-    latency=imports(2.0, "fit"),
-)
-def import_8_tasks(client: Any, cluster: Any) -> Any:
-    """Unpickling the first task imports for 2 s on each worker; 8 tasks."""
-    return tasks(client, "fit", [0.1] * 8)
-
-
-@plant(
-    "starting",
-    "worker_loop",
-    never=("uneven", "restricted"),
-    most=2.0,
-    span="train",
-    latency=imports(2.0, "fit"),
-)
-def import_80_tasks(client: Any, cluster: Any) -> Any:
-    """Unpickling the first task imports for 2 s on each worker; 80 tasks."""
-    return tasks(client, "fit", [0.05] * 80)
-
-
-@plant(
-    "starting",
-    also=("threads",),
-    never=("uneven", "restricted"),
-    least=0.8,
-    most=0.8,
-    span="train",
-    latency=imports(0.8, "fit"),
-)
-def import_before_two_rounds(client: Any, cluster: Any) -> Any:
-    """The first of two rounds of tasks waits for imports of 0.8 s: half of all that passes."""
-    return tasks(client, "fit", [0.4] * 8)
 
 
 @plant(
@@ -187,20 +98,6 @@ def import_while_others_end(client: Any, cluster: Any) -> Any:
     return loaded
 
 
-@plant(
-    "starting",
-    also=("long_task",),
-    threads=4,
-    never=("uneven", "threads"),
-    most=1.3,
-    span="train",
-    latency=imports(1.3, "fit"),
-)
-def import_before_half_a_round(client: Any, cluster: Any) -> Any:
-    """Four of eight threads run tasks of 2 s, which would take 1 s as 16; imports take longer."""
-    return tasks(client, "fit", [2.0] * 4)
-
-
 # It takes 2.6 or 4.6 s, as the worker that steals a task may have to import, too.
 @plant(
     "starting",
@@ -235,12 +132,6 @@ def import_where_the_data_lie_after_much_work(client: Any, cluster: Any) -> Any:
     return [*cleaned, *tasks(client, "fit", [0.1] * 24, [cleaned[0]] * 24)]
 
 
-@plant("long_task", "starting", never=("uneven", "restricted"), span="train")
-def import_inside_task(client: Any, cluster: Any) -> Any:
-    """The first task on each worker imports for 4 s while it runs; two of 16 are long."""
-    return tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1)
-
-
 def importing(seconds: float) -> float:
     compute(4.0 if first(distributed.get_worker().address) else 0.0)
     return compute(seconds)
@@ -260,60 +151,7 @@ def far(sender: Any, receiver: Any, message: Any) -> float:
     return 0.25 if {sender.name, receiver.name} & {"w0", "w1"} else 0.0
 
 
-@plant(
-    "chain",
-    also=("starting",),
-    never=("worker_loop", "threads", "client"),
-    most=3.0,
-    span="solve",
-    latency=far,
-)
-def chain_on_far_workers(client: Any, cluster: Any) -> Any:
-    """Ten tasks, one after another; messages to workers take long, and no loop is blocked."""
-    return steps(client, ["step"] * 10, [0.3])
-
-
 # -------------------------------------------------------------------- uneven, restricted
-
-
-@plant(
-    "uneven",
-    config={**INF, **NO_STEALING},
-    workers=1,
-    never=("gil", "cpus", "starting"),
-    span="train",
-    events={0.3: come("w1", "w2", "w3")},
-)
-def no_stealing(client: Any, cluster: Any) -> Any:
-    """All tasks are sent to the only worker; three that come later may not steal them."""
-    return tasks(client, "fit", [0.5] * 40)
-
-
-@plant("restricted", never=("threads", "starting"), most=2.5, span="train")
-def pinned(client: Any, cluster: Any) -> Any:
-    """All tasks must run on one of two workers."""
-    return tasks(client, "fit", [0.5] * 20, workers=["w0"])
-
-
-@plant("restricted", config=TOKEN, never=("threads", "starting"), span="train")
-def one_unit_of_a_resource(client: Any, cluster: Any) -> Any:
-    """Each worker has one token for its two threads, and each task takes one."""
-    return tasks(client, "fit", [0.5] * 20, resources={"token": 1})
-
-
-@plant(
-    "slow_worker",
-    workers=3,
-    threads=4,
-    never=("restricted", "long_task"),
-    least=4.0,
-    most=5.8,
-    span="train",
-    events={0.0: slow("w0", 8.0)},
-)
-def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> Any:
-    """One of three workers takes eight times as long for its share of 12 tasks."""
-    return tasks(client, "load", [0.7 + 0.01 * number for number in range(12)])
 
 
 # It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
@@ -329,44 +167,6 @@ def one_task_on_a_slow_worker(client: Any, cluster: Any) -> Any:
     """Two tasks of 8 run on a worker that takes eight times as long, and so does the next step."""
     loaded = tasks(client, "load", [0.1] * 8)
     return task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True)
-
-
-@plant(
-    "slow_worker",
-    "long_task",
-    workers=8,
-    threads=1,
-    names=("worker w0",),
-    span="etl",
-    events={0.0: slow("w0", 8.0)},
-)
-def the_same_worker_is_last_in_each_step(client: Any, cluster: Any) -> Any:
-    """One of eight workers takes eight times as long; it has one task of each of five steps."""
-    return steps(client, ("read", "parse", "clean", "join", "save"), [0.5] * 8)
-
-
-# 4.5 s on the newest releases, 3.2 s on the oldest.
-@plant(
-    "slow_worker",
-    also=("threads",),
-    never=("restricted", "starting"),
-    least=3.0,
-    most=4.6,
-    span="train",
-    events={2.0: slow("w1", 3.0)},
-)
-def a_worker_becomes_slow(client: Any, cluster: Any) -> Any:
-    """One of two workers takes three times as long after two seconds."""
-
-    return tasks(client, "fit", [0.5] * 64)
-
-
-@plant(
-    "slow_worker", never=("restricted", "starting"), span="train", events={0.0: slow("w1", 10.0)}
-)
-def slow_worker(client: Any, cluster: Any) -> Any:
-    """One of two workers takes ten times as long for the same tasks."""
-    return tasks(client, "fit", [0.4] * 24)
 
 
 # ---------------------------------------------------------------------------------- data
@@ -441,14 +241,6 @@ def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
 
 
 @plant(
-    "paused", workers=4, never=("starting", "long_task"), events={0.1: pause(8.0, "w1", "w2", "w3")}
-)
-def paused_workers(client: Any, cluster: Any) -> Any:
-    """Three of four workers are paused for 8 s, as for lack of memory."""
-    return tasks(client, "fit", [0.5] * 40)
-
-
-@plant(
     "long_task",
     threads=1,
     never=("paused", "starting", "uneven"),
@@ -465,56 +257,12 @@ def paused_beside_a_long_task(client: Any, cluster: Any) -> Any:
     return last
 
 
-@plant(
-    "starting",
-    workers=4,
-    never=("paused", "long_task", "uneven"),
-    least=1.99,
-    most=2.0,
-    span="train",
-    latency=imports(2.0, "fit"),
-    events={0.1: pause(9.0, "w1", "w2", "w3")},
-)
-def paused_beside_an_import(client: Any, cluster: Any) -> Any:
-    """Three of four workers are paused while the only task waits for imports of the other one."""
-    return task(client, "fit", 0.1, workers=["w0"])
-
-
 def flaky(seconds: float) -> float:
     """Fail at the end of the first run."""
     compute(seconds)
     if first(distributed.get_worker().get_current_task()):
         raise OSError("connection reset")
     return seconds
-
-
-@plant("repeated", never=("uneven", "lost"), most=3.0, span="download")
-def flaky_tasks(client: Any, cluster: Any) -> Any:
-    """Each of four tasks fails after 3 s and is retried."""
-    return tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2)
-
-
-@plant(
-    "repeated", workers=3, threads=1, never=("uneven", "lost"), least=2.4, most=2.4, span="download"
-)
-def each_task_fails_once(client: Any, cluster: Any) -> Any:
-    """Each of 9 tasks runs twice, and takes a thread from others both times."""
-    return tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2)
-
-
-@plant(
-    "repeated",
-    also=("no_workers",),
-    workers=0,
-    never=("uneven", "lost"),
-    least=2.4,
-    most=2.4,
-    span="download",
-    events={5.0: come("w0")},
-)
-def each_task_fails_once_on_a_late_worker(client: Any, cluster: Any) -> Any:
-    """Each of 6 tasks runs twice, on two threads that come after 5 s."""
-    return tasks(client, "fetch", [0.8] * 6, function=flaky, retries=2)
 
 
 @plant("failed", span="nightly")
@@ -583,27 +331,7 @@ def adaptive_from_zero(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8))
 
 
-# After ten seconds, the last task begins later than it would among workers that were there.
-@plant(
-    "no_workers",
-    workers=0,
-    never=("threads", "restricted", "client"),
-    most=10.5,
-    span="train",
-    events={10.0: come("w0", "w1")},
-)
-def late_workers(client: Any, cluster: Any) -> Any:
-    """Two workers come 10 s after the work."""
-    return tasks(client, "fit", [0.5] * 8)
-
-
 # ----------------------------------------------------------------------- shape of the work
-
-
-@plant("long_task", never=("threads", "starting", "client"), span="join")
-def skew(client: Any, cluster: Any) -> Any:
-    """One of 12 partitions has forty times the work."""
-    return tasks(client, "merge", [4.0] + [0.1] * 11)
 
 
 @plant("long_task", never=("threads", "starting", "client"), span="nightly")
@@ -616,53 +344,7 @@ def tail_of_a_barrier(client: Any, cluster: Any) -> Any:
     return before
 
 
-@plant("chain", never=("threads", "uneven", "client"), most=5.0, span="simulate")
-def chain(client: Any, cluster: Any) -> Any:
-    """Ten tasks; each needs the one before."""
-    return steps(client, ["step"] * 10, [0.5])
-
-
-@plant(
-    "chain",
-    also=("client",),
-    names=("25 tasks",),
-    never=("threads",),
-    most=1.9,
-    least=1.8,
-    span="tune",
-)
-def a_result_at_a_time(client: Any, cluster: Any) -> None:
-    """The client waits for each of 25 results of 0.1 s, and needs 20 ms to submit the next task."""
-    rounds(client, ["try"] * 25, [0.1], 0.02)
-
-
-@plant("chain", names=("more than 32 tasks",), never=("threads",), most=6.0, least=6.0, span="tune")
-def eighty_results_at_a_time(client: Any, cluster: Any) -> None:
-    """The same with 80 tasks, of which the longest 32 are known, and without a pause."""
-    rounds(client, ["try"] * 80, [0.1])
-
-
-@plant("long_task", "chain", workers=4, never=("threads", "uneven", "client"), span="train")
-def too_few_partitions(client: Any, cluster: Any) -> Any:
-    """Two tasks of 5 s on 8 threads."""
-    return tasks(client, "fit", [5.0, 5.0])
-
-
 # ---------------------------------------------------------------------------------- others
-
-
-@plant("held", names=("join", "train"), never=("uneven", "restricted", "starting"), most=4.1)
-def starved_by_another_user(client: Any, cluster: Any) -> None:
-    """The tasks of one user hold all threads; the short ones of another wait."""
-
-    together(user(cluster, "train", [0.5] * 34), user(cluster, "join", [0.1] * 12, 0.2))
-
-
-@plant("threads", also=("held",), never=("uneven", "restricted"), least=2.4, most=2.55)
-def two_users_at_once(client: Any, cluster: Any) -> None:
-    """Each of two users has 40 tasks; on twice the threads, both have them 2.5 s sooner."""
-
-    together(*(user(cluster, name, [0.25] * 40) for name in ("alice", "bob")))
 
 
 @plant("held", names=("adhoc",), never=("uneven", "restricted", "starting"))
@@ -674,18 +356,6 @@ def lower_priority(client: Any, cluster: Any) -> None:
 
 
 # --------------------------------------------------------------------------------- off CPU
-
-
-@plant("off_cpu", never=("gil", "cpus", "uneven"), span="crawl")
-def sleeping_tasks(client: Any, cluster: Any) -> Any:
-    """Tasks wait for something for 0.5 s each, and use no CPU."""
-    return tasks(client, "fetch", [0.5] * 32, function=sleep)
-
-
-@plant("off_cpu", never=("uneven", "gil", "cpus"), span="write")
-def one_lock(client: Any, cluster: Any) -> Any:
-    """All tasks take one lock, so that one of four works."""
-    return tasks(client, "save", [0.3] * 24, function=locked)
 
 
 def locked(seconds: float) -> float:
@@ -713,57 +383,15 @@ def one_slow_query(client: Any, cluster: Any) -> Any:
 # ---------------------------------------------------------------------------------- client
 
 
-@plant("inner", "chain", never=("threads",), most=3.8, span="search")
-def worker_client_in_a_row(client: Any, cluster: Any) -> None:
-    """A task submits ten tasks and waits for each before the next."""
-    task(client, "optimise", [0.5] * 10, function=one_by_one).result()
-
-
 def one_by_one(seconds: list[float]) -> None:
     with worker_client() as inner:
         for one in seconds:
             inner.submit(compute, one, pure=False).result()
 
 
-@plant("threads", never=("long_task", "client", "inner"), most=2.8, least=2.5, span="search")
-def worker_client_at_once(client: Any, cluster: Any) -> None:
-    """A task submits 40 tasks at once to 4 threads, and waits for them."""
-    task(client, "optimise", [0.5] * 40, function=all_at_once).result()
-
-
 def all_at_once(seconds: list[float]) -> None:
     with worker_client() as inner:
         wait(tasks(inner, "trial", seconds))
-
-
-@plant("chain", never=("threads", "uneven", "client"), most=2.0, least=2.0, span="search")
-def three_at_a_time(client: Any, cluster: Any) -> None:
-    """The client keeps three of 40 tasks on four threads, and submits the next without delay."""
-    fed(client, "trial", 0.5, 3, 40)
-
-
-@plant("client", never=("threads", "chain", "long_task"), span="search")
-def four_at_a_time(client: Any, cluster: Any) -> None:
-    """The client keeps four tasks on four threads, but needs 0.3 s to submit the next of 0.4 s."""
-    fed(client, "try", 0.4, 4, 40, 0.3)
-
-
-@plant("client", never=("threads", "chain", "tiny"), block="explore")
-def many_results(client: Any, cluster: Any) -> None:
-    """60 times: submit, wait for the result, look at it for 50 ms."""
-    rounds(client, ["query"] * 60, [0.02], 0.05)
-
-
-@plant("client", never=("threads", "uneven", "starting"), block="search")
-def as_completed_loop(client: Any, cluster: Any) -> None:
-    """The client takes 0.2 s for each of 40 results before it submits the next task."""
-    fed(client, "trial", 0.1, 4, 40, 0.2)
-
-
-@plant("client", never=("threads", "uneven"), most=12.0, block="export", latency=bandwidth(50 * MB))
-def gather_of_large_results(client: Any, cluster: Any) -> None:
-    """The client fetches 400 MB at 50 MB/s."""
-    client.gather(tasks(client, "part", [50 * MB] * 8, function=load))
 
 
 @plant("client", never=("threads", "uneven"), most=5.1, block="train")
@@ -845,54 +473,6 @@ def slower(name: str, seconds: float) -> Any:
     return method
 
 
-# ------------------------------------------------------------------------------- two causes
-
-
-@plant("restricted", also=("off_cpu",), never=("threads",), span="crawl")
-def pinned_and_sleeping(client: Any, cluster: Any) -> Any:
-    """Tasks that wait for something must all run on one of two workers."""
-    return tasks(client, "fetch", [0.5] * 24, function=sleep, workers=["w0"])
-
-
-@plant(
-    "no_workers",
-    also=("long_task",),
-    workers=0,
-    never=("uneven", "client"),
-    span="join",
-    events={8.0: come("w0", "w1")},
-)
-def late_workers_and_skew(client: Any, cluster: Any) -> Any:
-    """Workers come after 8 s; then one of 8 tasks takes 4 s."""
-    return tasks(client, "merge", [4.0] + [0.1] * 7)
-
-
-# --------------------------------------------------------------------------------- healthy
-
-
-@plant("healthy", never=("threads", "uneven", "starting", "long_task", "chain"), span="nightly")
-def healthy_steps(client: Any, cluster: Any) -> Any:
-    """Three steps with as many equal tasks as threads, each after one of the step before."""
-    return steps(client, ("load", "clean", "fit"), [1.5] * 4)
-
-
-@plant(
-    "healthy",
-    "threads",
-    never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"),
-    span="train",
-)
-def healthy_and_full(client: Any, cluster: Any) -> Any:
-    """60 equal tasks keep four threads busy to the end."""
-    return tasks(client, "fit", [0.4] * 60)
-
-
-@plant("short", "healthy", span="look")
-def too_short(client: Any, cluster: Any) -> Any:
-    """A run of 40 ms."""
-    return tasks(client, "look", [0.02] * 4)
-
-
 # ------------------------------------------------------ first judged wrong, as cases of `unseen`
 
 
@@ -908,20 +488,6 @@ def all_on_one_of_four(client: Any, cluster: Any) -> Any:
     loaded = tasks(client, "load", [60 * MB] * 16, function=load, workers=["w0"])
     wait(loaded)
     return tasks(client, "clean", [1.0] * 16, loaded)
-
-
-# It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
-@plant(
-    "lost",
-    workers=4,
-    never=("client", "uneven", "restricted"),
-    most=11.0,
-    span="etl/fit",
-    events={7.5: kill("w1", "w2")},
-)
-def two_of_four_killed(client: Any, cluster: Any) -> Any:
-    """Two of four workers are killed with the results of long tasks."""
-    return task(client, "total", 0.5, *tasks(client, "part", [4.0] * 16))
 
 
 @plant("long_task", workers=8, threads=1, names=("second",), never=("threads", "starting"))
@@ -942,34 +508,6 @@ def skew_before_another_root(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8, [loaded] * 8))
 
 
-@plant(
-    "chain",
-    also=("no_workers",),
-    workers=0,
-    never=("uneven", "client", "threads"),
-    most=10.5,
-    span="simulate",
-    events={5.0: come("w0", "w1", "w2", "w3")},
-)
-def late_workers_and_chain(client: Any, cluster: Any) -> Any:
-    """Workers come after 5 s; then ten tasks run one after another for 12 s."""
-    return steps(client, [f"stage{number}" for number in range(10)], [1.2])
-
-
-@plant(
-    "starting",
-    "worker_loop",
-    workers=4,
-    never=("threads", "uneven", "chain"),
-    most=3.01,
-    span="nightly",
-    latency=imports(1.0, "step0", "step1", "step2"),
-)
-def imports_in_each_step(client: Any, cluster: Any) -> Any:
-    """Three steps of as many tasks as threads, and each imports for 1 s on each worker."""
-    return steps(client, ("step0", "step1", "step2"), [0.4] * 8)
-
-
 @plant("healthy", never=("threads", "lost", "failed", "uneven"))
 def interrupted(client: Any, cluster: Any) -> None:
     """The user interrupts the program after 2.5 s; no task ends after the first two rounds."""
@@ -980,21 +518,6 @@ def interrupted(client: Any, cluster: Any) -> None:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         del futures
-
-
-# Among four equal workers, it takes 2.5 s, as the last wave is not full.
-@plant(
-    "slow_worker",
-    workers=4,
-    never=("restricted", "long_task"),
-    least=1.5,
-    most=2.0,
-    span="clean",
-    events={0.0: slow("w2", 8.0)},
-)
-def others_end_before_a_slow_worker(client: Any, cluster: Any) -> Any:
-    """One of four workers takes eight times as long: it has its first two tasks to the end."""
-    return tasks(client, "clean", [0.5] * 32)
 
 
 @plant(
@@ -1008,12 +531,6 @@ def think_then_skew(client: Any, cluster: Any) -> Any:
     """The client thinks for a second after each of four rounds; then one task takes 2 s."""
     rounds(client, [f"try{number}" for number in range(4)], [0.25] * 4, 1.0)
     return tasks(client, "final", [2.0] + [0.1] * 3)
-
-
-@plant("client", never=("threads",), least=0.95, most=1.05, block="tune")
-def think_after_three(client: Any, cluster: Any) -> None:
-    """The client thinks for 0.2 s after each round of three tasks, on four threads."""
-    rounds(client, ["step"] * 5, [0.5] * 3, 0.2)
 
 
 @plant("client", never=("threads", "uneven", "chain", "healthy"), least=3.95, most=4.05)
@@ -1051,49 +568,6 @@ async def blocking(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@plant(
-    "paused",
-    never=("starting", "uneven"),
-    least=3.39,
-    most=4.0,
-    span="join",
-    events={1.0: pause(2.0, "w0", "w1"), 3.0: pause(2.0, "w0", "w1")},
-)
-def all_paused_at_times(client: Any, cluster: Any) -> Any:
-    """Both workers are paused for 2 s, twice."""
-    return tasks(client, "merge", [0.4] * 40)
-
-
-# In six pieces, each of the long ones saves 1.2 s.
-@plant(
-    "long_task",
-    also=("client",),
-    workers=4,
-    never=("chain", "uneven"),
-    least=6.0,
-    most=7.2,
-    block="score",
-)
-def a_straggler_in_each_batch(client: Any, cluster: Any) -> None:
-    """The last of 13 tasks of each batch takes 1.8 s; the client looks at it for 0.8 s."""
-    rounds(client, [f"score{number}" for number in range(5)], [0.3] * 12 + [1.8], 0.8)
-
-
-@plant(
-    "lost",
-    workers=1,
-    threads=4,
-    never=("no_workers", "client"),
-    least=7.5,
-    most=7.7,
-    span="score",
-    events={1.7: kill("w0"), 7.7: come("w1", threads=4)},
-)
-def the_only_worker_killed(client: Any, cluster: Any) -> Any:
-    """The only worker is killed with all results; another one comes 6 s later."""
-    return tasks(client, "score", [0.5] * 24)
-
-
 @plant("healthy", workers=4, never=("starting", "threads", "uneven"), span="search")
 def losers_cancelled(client: Any, cluster: Any) -> None:
     """Four times, the first of 16 results is enough, and the client cancels the other tasks."""
@@ -1102,21 +576,6 @@ def losers_cancelled(client: Any, cluster: Any) -> None:
         wait(tried[0])
         client.cancel(tried)
         time.sleep(0.01)
-
-
-@plant(
-    "lost",
-    also=("no_workers",),
-    workers=0,
-    never=("client", "uneven"),
-    least=5.7,
-    most=6.7,
-    span="score",
-    events={5.0: come("w0", threads=4), 6.7: kill("w0"), 10.7: come("w1", threads=4)},
-)
-def a_late_worker_killed(client: Any, cluster: Any) -> Any:
-    """The only worker comes after 5 s, and is killed 1.7 s later; another one comes after 4 s."""
-    return tasks(client, "score", [0.5] * 32)
 
 
 # --------------------------------------------------------- spans that wait at the same time
@@ -1131,135 +590,12 @@ def branches(client: Any, names: Sequence[str], count: int, seconds: float) -> l
     return found
 
 
-@plant(
-    "no_workers",
-    workers=0,
-    also=("threads",),
-    never=("client",),
-    least=3.9,
-    most=4.1,
-    events={4.0: come("w0", "w1")},
-)
-def two_users_without_workers(client: Any, cluster: Any) -> None:
-    """Two users wait for the same workers, which come after 4 s."""
-    together(*(user(cluster, name, [0.5] * 16) for name in ("train", "join")))
-
-
-@plant(
-    "no_workers",
-    workers=0,
-    also=("threads",),
-    never=("client",),
-    least=3.9,
-    most=4.1,
-    events={4.0: come("w0", "w1")},
-)
-def two_users_of_one_name_without_workers(client: Any, cluster: Any) -> None:
-    """The spans of both have the same name."""
-    together(*(user(cluster, "train", [0.5] * 16) for _ in range(2)))
-
-
-@plant(
-    "no_workers",
-    workers=0,
-    never=("client", "starting"),
-    least=2.9,
-    most=3.2,
-    span="etl",
-    events={3.0: come("w0", "w1")},
-)
-def branches_without_workers(client: Any, cluster: Any) -> Any:
-    """Four branches of one graph wait for the same workers, which come after 3 s."""
-    return task(client, "total", 0.2, *branches(client, "abcd", 8, 0.4))
-
-
-@plant(
-    "paused",
-    workers=4,
-    never=("starting", "uneven"),
-    least=4.65,
-    most=5.0,
-    span="etl",
-    events={1.2: pause(5.0, "w0", "w1", "w2", "w3")},
-)
-def branches_while_workers_are_paused(client: Any, cluster: Any) -> Any:
-    """All workers are paused for 5 s while two branches need them."""
-    return branches(client, "ab", 16, 0.5)
-
-
-@plant("threads", never=("starting", "client"), least=2.4, most=2.7, span="etl")
-def branches_behind_one_another(client: Any, cluster: Any) -> Any:
-    """Four branches share four threads; the first task of each begins after those before it."""
-    return branches(client, "abcd", 16, 0.3)
-
-
-@plant(
-    "threads",
-    never=("scheduler", "starting"),
-    least=1.0,
-    most=1.0,
-    span="etl",
-    events={0.7: block("scheduler", 3.0)},
-)
-def branches_end_while_the_scheduler_is_blocked(client: Any, cluster: Any) -> Any:
-    """Workers have all tasks, and end them while the scheduler's event loop is blocked for 3 s."""
-    return branches(client, "ab", 8, 0.5)
-
-
-@plant(
-    "starting",
-    workers=4,
-    never=("uneven",),
-    least=2.45,
-    most=2.55,
-    span="etl",
-    latency=imports(2.5, "b"),
-)
-def import_in_the_second_branch(client: Any, cluster: Any) -> Any:
-    """The second of two branches imports for 2.5 s on each worker."""
-    return branches(client, "ab", 16, 0.4)
-
-
-@plant("threads", also=("held",), never=("uneven", "starting"), least=2.9, most=3.2)
-def three_users_at_once(client: Any, cluster: Any) -> None:
-    """Each of three users has 20 tasks; on twice the threads, all have them 3.2 s sooner."""
-    together(*(user(cluster, name, [0.4] * 20) for name in ("alice", "bob", "carol")))
-
-
-@plant("threads", never=("held", "uneven", "starting"), least=2.9, most=3.2)
-def three_users_of_one_name_at_once(client: Any, cluster: Any) -> None:
-    """The same, with spans of the same name."""
-    together(*(user(cluster, "train", [0.4] * 20) for _ in range(3)))
-
-
-@plant(
-    "restricted",
-    workers=1,
-    threads=8,
-    never=("threads",),
-    least=3.6,
-    most=3.6,
-    config={"distributed.worker.resources": {"disk": 2}},
-    span="read",
-)
-def two_at_a_time_of_eight(client: Any, cluster: Any) -> Any:
-    """32 tasks need one of two units of a resource each; without it, eight run at a time."""
-    return tasks(client, "read", [0.3] * 32, resources={"disk": 1})
-
-
 def broken(seconds: float) -> float:
     """Fail at the end, on one of the workers."""
     compute(seconds)
     if distributed.get_worker().name == "w1":
         raise OSError("no space left on device")
     return seconds
-
-
-# It takes 4.0 or 4.8 s, and 3.2 s without failures. By chance, one task fails several times.
-@plant("repeated", workers=4, never=("uneven", "lost"), least=0.8, most=2.4, span="train")
-def one_bad_worker(client: Any, cluster: Any) -> Any:
-    """All tasks fail on one of four workers until they come to another one."""
-    return tasks(client, "fit", [0.8] * 24, function=broken, retries=20)
 
 
 @plant(
@@ -1305,14 +641,6 @@ def killed_with_half_of_all_results(client: Any, cluster: Any) -> Any:
     return tasks(client, "fit", [0.3] * 16, loaded)
 
 
-@plant(
-    "off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0, span="crawl"
-)
-def three_steps_that_wait(client: Any, cluster: Any) -> Any:
-    """Each of three steps waits for something as long as the others."""
-    return steps(client, ("ask", "get", "put"), [0.5] * 16, function=sleep)
-
-
 @plant("repeated", workers=4, never=("failed", "lost"), least=1.0, most=1.0, span="download")
 def retried_by_the_client(client: Any, cluster: Any) -> Any:
     """Each of eight tasks fails; the client retries them all, and they succeed."""
@@ -1330,12 +658,6 @@ def failed_again_after_a_retry(client: Any, cluster: Any) -> Any:
     wait([future, *tasks(client, "part", [0.5] * 4)])
     future.retry()
     return future
-
-
-@plant("off_cpu", never=("healthy", "threads"), least=9.0, most=9.0, span="crawl")
-def a_tree_of_tasks_that_sleep(client: Any, cluster: Any) -> None:
-    """Tasks submit tasks that submit tasks; all threads have one of the last ones, which sleep."""
-    task(client, "site", 2, function=nested).result()
 
 
 def nested(levels: int) -> None:
@@ -1366,19 +688,6 @@ def paused_beside_a_short_pause(client: Any, cluster: Any) -> Any:
 
 
 @plant(
-    "worker_loop",
-    also=("restricted",),
-    least=4.65,
-    most=4.75,
-    span="train",
-    events={1.2: block("w0", 5.0)},
-)
-def pinned_to_a_worker_whose_loop_is_blocked(client: Any, cluster: Any) -> Any:
-    """All tasks must run on one of two workers, whose event loop is blocked for 5 s."""
-    return tasks(client, "fit", [0.5] * 16, workers=["w0"])
-
-
-@plant(
     "worker_loop", never=("gil", "off_cpu"), names=("Coroutines of poll",), most=3.0, span="feed"
 )
 def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster: Any) -> Any:
@@ -1386,20 +695,6 @@ def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster:
     hog = task(client, "poll", 3.0, function=blocking, workers=["w0"])
     time.sleep(0.1)
     return [hog, *tasks(client, "fit", [0.5] * 8, workers=["w1"])]
-
-
-@plant(
-    "worker_loop",
-    also=("restricted",),
-    never=("starting",),
-    least=4.6,
-    most=4.8,
-    span="train",
-    events={0.2: block("w0", 5.0)},
-)
-def blocked_just_after_the_first_tasks_began(client: Any, cluster: Any) -> Any:
-    """An event loop is blocked before its worker's first heartbeat, while its first tasks run."""
-    return tasks(client, "fit", [0.5] * 8, workers=["w0"])
 
 
 @plant(
@@ -1418,15 +713,741 @@ def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> 
         return tasks(client, "fit", [0.5] * 16, loaded * 2)
 
 
-# Some samples of the loop miss a part.
-@plant(
-    "worker_loop",
-    never=("uneven", "starting"),
-    least=3.3,
-    most=4.0,
-    span="train",
-    events={1.8: block("w1", 4.0)},
-)
-def blocked_before_the_last_tasks(client: Any, cluster: Any) -> Any:
-    """The event loop of one of two workers is blocked for 4 s while its last tasks run."""
-    return tasks(client, "fit", [0.5] * 16)
+#: Cases whose program is one call: what it loses its time for, and how the report judges it.
+ROWS: dict[str, Case] = {
+    # ----------------------------------------------------- threads
+    # 40 equal tasks on 4 threads; they wait on the scheduler.
+    "too-few-threads-queued": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 40),
+        ("threads",),
+        never=("uneven", "starting", "restricted"),
+        most=3.0,
+        span="train",
+    ),
+    # 40 equal tasks on 4 threads; most wait on workers, which are all busy.
+    "too-few-threads-on-workers": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 40),
+        ("threads",),
+        config={"distributed.scheduler.worker-saturation": 5.0},
+        never=("uneven", "starting", "restricted"),
+        span="train",
+    ),
+    # 40 equal tasks on 4 threads; Dask sends all at once.
+    "too-few-threads-no-queue": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 40),
+        ("threads",),
+        config=INF,
+        never=("uneven", "starting", "restricted"),
+        most=3.0,
+        span="train",
+    ),
+    # Five tasks on four threads: a fifth thread halves the time.
+    "last-wave": Case(
+        lambda client, cluster: tasks(client, "fit", [2.0] * 5),
+        ("threads",),
+        never=("uneven", "starting", "client"),
+        most=2.0,
+        span="train",
+    ),
+    # Six rounds of five tasks on four threads: a fifth thread halves the time of each.
+    "last-wave-in-each-round": Case(
+        lambda client, cluster: rounds(client, ["fit"] * 6, [0.4] * 5),
+        ("threads",),
+        never=("uneven", "starting", "chain"),
+        least=2.4,
+        most=2.4,
+        span="train",
+    ),
+    # The client keeps 16 of 80 tasks on four threads, and submits the next without delay.
+    "sixteen-at-a-time": Case(
+        lambda client, cluster: fed(client, "trial", 0.25, 16, 80),
+        ("threads",),
+        never=("uneven", "client", "chain"),
+        least=2.5,
+        most=2.5,
+        span="search",
+    ),
+    # 32 tasks, each 0.1 s longer than the one before.
+    "the-shortest-first": Case(
+        lambda client, cluster: tasks(client, "fit", [0.1 * number for number in range(1, 33)]),
+        ("threads",),
+        never=("uneven", "client", "chain"),
+        least=6.4,
+        most=6.4,
+        span="fit",
+    ),
+    # --------------------------------------- starting, worker_loop
+    # Unpickling the first task imports for 2 s on each worker; 8 tasks.
+    "import-8-tasks": Case(
+        lambda client, cluster: tasks(client, "fit", [0.1] * 8),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        never=("threads", "uneven", "restricted"),
+        most=2.0,
+        span="train",
+        latency=imports(2.0, "fit"),
+    ),
+    # Unpickling the first task imports for 2 s on each worker; 80 tasks.
+    "import-80-tasks": Case(
+        lambda client, cluster: tasks(client, "fit", [0.05] * 80),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        never=("uneven", "restricted"),
+        most=2.0,
+        span="train",
+        latency=imports(2.0, "fit"),
+    ),
+    # The first of two rounds of tasks waits for imports of 0.8 s: half of all that passes.
+    "import-before-two-rounds": Case(
+        lambda client, cluster: tasks(client, "fit", [0.4] * 8),
+        ("starting",),
+        also=("threads",),
+        never=("uneven", "restricted"),
+        least=0.8,
+        most=0.8,
+        span="train",
+        latency=imports(0.8, "fit"),
+    ),
+    # Four of eight threads run tasks of 2 s, which would take 1 s as 16; imports take longer.
+    "import-before-half-a-round": Case(
+        lambda client, cluster: tasks(client, "fit", [2.0] * 4),
+        ("starting",),
+        also=("long_task",),
+        threads=4,
+        never=("uneven", "threads"),
+        most=1.3,
+        span="train",
+        latency=imports(1.3, "fit"),
+    ),
+    # The first task on each worker imports for 4 s while it runs; two of 16 are long.
+    "import-inside-task": Case(
+        lambda client, cluster: tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1),
+        (
+            "long_task",
+            "starting",
+        ),
+        never=("uneven", "restricted"),
+        span="train",
+    ),
+    # Ten tasks, one after another; messages to workers take long, and no loop is blocked.
+    "chain-on-far-workers": Case(
+        lambda client, cluster: steps(client, ["step"] * 10, [0.3]),
+        ("chain",),
+        also=("starting",),
+        never=("worker_loop", "threads", "client"),
+        most=3.0,
+        span="solve",
+        latency=far,
+    ),
+    # ------------------------------------------ uneven, restricted
+    # All tasks are sent to the only worker; three that come later may not steal them.
+    "no-stealing": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 40),
+        ("uneven",),
+        config={**INF, **NO_STEALING},
+        workers=1,
+        never=("gil", "cpus", "starting"),
+        span="train",
+        events={0.3: come("w1", "w2", "w3")},
+    ),
+    # All tasks must run on one of two workers.
+    "pinned": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 20, workers=["w0"]),
+        ("restricted",),
+        never=("threads", "starting"),
+        most=2.5,
+        span="train",
+    ),
+    # Each worker has one token for its two threads, and each task takes one.
+    "one-unit-of-a-resource": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 20, resources={"token": 1}),
+        ("restricted",),
+        config=TOKEN,
+        never=("threads", "starting"),
+        span="train",
+    ),
+    # One of three workers takes eight times as long for its share of 12 tasks.
+    "few-tasks-on-a-slow-worker": Case(
+        lambda client, cluster: tasks(
+            client, "load", [0.7 + 0.01 * number for number in range(12)]
+        ),
+        ("slow_worker",),
+        workers=3,
+        threads=4,
+        never=("restricted", "long_task"),
+        least=4.0,
+        most=5.8,
+        span="train",
+        events={0.0: slow("w0", 8.0)},
+    ),
+    # One of eight workers takes eight times as long; it has one task of each of five steps.
+    "the-same-worker-is-last-in-each-step": Case(
+        lambda client, cluster: steps(
+            client, ("read", "parse", "clean", "join", "save"), [0.5] * 8
+        ),
+        (
+            "slow_worker",
+            "long_task",
+        ),
+        workers=8,
+        threads=1,
+        names=("worker w0",),
+        span="etl",
+        events={0.0: slow("w0", 8.0)},
+    ),
+    # One of two workers takes three times as long after two seconds.
+    # 4.5 s on the newest releases, 3.2 s on the oldest.
+    "a-worker-becomes-slow": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 64),
+        ("slow_worker",),
+        also=("threads",),
+        never=("restricted", "starting"),
+        least=3.0,
+        most=4.6,
+        span="train",
+        events={2.0: slow("w1", 3.0)},
+    ),
+    # One of two workers takes ten times as long for the same tasks.
+    "slow-worker": Case(
+        lambda client, cluster: tasks(client, "fit", [0.4] * 24),
+        ("slow_worker",),
+        never=("restricted", "starting"),
+        span="train",
+        events={0.0: slow("w1", 10.0)},
+    ),
+    # ------------------------------------------------------ deaths
+    # Three of four workers are paused for 8 s, as for lack of memory.
+    "paused-workers": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 40),
+        ("paused",),
+        workers=4,
+        never=("starting", "long_task"),
+        events={0.1: pause(8.0, "w1", "w2", "w3")},
+    ),
+    # Three of four workers are paused while the only task waits for imports of the other one.
+    "paused-beside-an-import": Case(
+        lambda client, cluster: task(client, "fit", 0.1, workers=["w0"]),
+        ("starting",),
+        workers=4,
+        never=("paused", "long_task", "uneven"),
+        least=1.99,
+        most=2.0,
+        span="train",
+        latency=imports(2.0, "fit"),
+        events={0.1: pause(9.0, "w1", "w2", "w3")},
+    ),
+    # Each of four tasks fails after 3 s and is retried.
+    "flaky-tasks": Case(
+        lambda client, cluster: tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2),
+        ("repeated",),
+        never=("uneven", "lost"),
+        most=3.0,
+        span="download",
+    ),
+    # Each of 9 tasks runs twice, and takes a thread from others both times.
+    "each-task-fails-once": Case(
+        lambda client, cluster: tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2),
+        ("repeated",),
+        workers=3,
+        threads=1,
+        never=("uneven", "lost"),
+        least=2.4,
+        most=2.4,
+        span="download",
+    ),
+    # Each of 6 tasks runs twice, on two threads that come after 5 s.
+    "each-task-fails-once-on-a-late-worker": Case(
+        lambda client, cluster: tasks(client, "fetch", [0.8] * 6, function=flaky, retries=2),
+        ("repeated",),
+        also=("no_workers",),
+        workers=0,
+        never=("uneven", "lost"),
+        least=2.4,
+        most=2.4,
+        span="download",
+        events={5.0: come("w0")},
+    ),
+    # -------------------------------------------------- no workers
+    # Two workers come 10 s after the work.
+    # After ten seconds, the last task begins later than it would among workers that were there.
+    "late-workers": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 8),
+        ("no_workers",),
+        workers=0,
+        never=("threads", "restricted", "client"),
+        most=10.5,
+        span="train",
+        events={10.0: come("w0", "w1")},
+    ),
+    # ------------------------------------------- shape of the work
+    # One of 12 partitions has forty times the work.
+    "skew": Case(
+        lambda client, cluster: tasks(client, "merge", [4.0] + [0.1] * 11),
+        ("long_task",),
+        never=("threads", "starting", "client"),
+        span="join",
+    ),
+    # Ten tasks; each needs the one before.
+    "chain": Case(
+        lambda client, cluster: steps(client, ["step"] * 10, [0.5]),
+        ("chain",),
+        never=("threads", "uneven", "client"),
+        most=5.0,
+        span="simulate",
+    ),
+    # The client waits for each of 25 results of 0.1 s, and needs 20 ms to submit the next task.
+    "a-result-at-a-time": Case(
+        lambda client, cluster: rounds(client, ["try"] * 25, [0.1], 0.02),
+        ("chain",),
+        also=("client",),
+        names=("25 tasks",),
+        never=("threads",),
+        most=1.9,
+        least=1.8,
+        span="tune",
+    ),
+    # The same with 80 tasks, of which the longest 32 are known, and without a pause.
+    "eighty-results-at-a-time": Case(
+        lambda client, cluster: rounds(client, ["try"] * 80, [0.1]),
+        ("chain",),
+        names=("more than 32 tasks",),
+        never=("threads",),
+        most=6.0,
+        least=6.0,
+        span="tune",
+    ),
+    # Two tasks of 5 s on 8 threads.
+    "too-few-partitions": Case(
+        lambda client, cluster: tasks(client, "fit", [5.0, 5.0]),
+        (
+            "long_task",
+            "chain",
+        ),
+        workers=4,
+        never=("threads", "uneven", "client"),
+        span="train",
+    ),
+    # ------------------------------------------------------ others
+    # The tasks of one user hold all threads; the short ones of another wait.
+    "starved-by-another-user": Case(
+        lambda client, cluster: together(
+            user(cluster, "train", [0.5] * 34), user(cluster, "join", [0.1] * 12, 0.2)
+        ),
+        ("held",),
+        names=("join", "train"),
+        never=("uneven", "restricted", "starting"),
+        most=4.1,
+    ),
+    # Each of two users has 40 tasks; on twice the threads, both have them 2.5 s sooner.
+    "two-users-at-once": Case(
+        lambda client, cluster: together(
+            *(user(cluster, name, [0.25] * 40) for name in ("alice", "bob"))
+        ),
+        ("threads",),
+        also=("held",),
+        never=("uneven", "restricted"),
+        least=2.4,
+        most=2.55,
+    ),
+    # ----------------------------------------------------- off CPU
+    # Tasks wait for something for 0.5 s each, and use no CPU.
+    "sleeping-tasks": Case(
+        lambda client, cluster: tasks(client, "fetch", [0.5] * 32, function=sleep),
+        ("off_cpu",),
+        never=("gil", "cpus", "uneven"),
+        span="crawl",
+    ),
+    # All tasks take one lock, so that one of four works.
+    "one-lock": Case(
+        lambda client, cluster: tasks(client, "save", [0.3] * 24, function=locked),
+        ("off_cpu",),
+        never=("uneven", "gil", "cpus"),
+        span="write",
+    ),
+    # ------------------------------------------------------ client
+    # A task submits ten tasks and waits for each before the next.
+    "worker-client-in-a-row": Case(
+        lambda client, cluster: task(client, "optimise", [0.5] * 10, function=one_by_one).result(),
+        (
+            "inner",
+            "chain",
+        ),
+        never=("threads",),
+        most=3.8,
+        span="search",
+    ),
+    # A task submits 40 tasks at once to 4 threads, and waits for them.
+    "worker-client-at-once": Case(
+        lambda client, cluster: task(client, "optimise", [0.5] * 40, function=all_at_once).result(),
+        ("threads",),
+        never=("long_task", "client", "inner"),
+        most=2.8,
+        least=2.5,
+        span="search",
+    ),
+    # The client keeps three of 40 tasks on four threads, and submits the next without delay.
+    "three-at-a-time": Case(
+        lambda client, cluster: fed(client, "trial", 0.5, 3, 40),
+        ("chain",),
+        never=("threads", "uneven", "client"),
+        most=2.0,
+        least=2.0,
+        span="search",
+    ),
+    # The client keeps four tasks on four threads, but needs 0.3 s to submit the next of 0.4 s.
+    "four-at-a-time": Case(
+        lambda client, cluster: fed(client, "try", 0.4, 4, 40, 0.3),
+        ("client",),
+        never=("threads", "chain", "long_task"),
+        span="search",
+    ),
+    # 60 times: submit, wait for the result, look at it for 50 ms.
+    "many-results": Case(
+        lambda client, cluster: rounds(client, ["query"] * 60, [0.02], 0.05),
+        ("client",),
+        never=("threads", "chain", "tiny"),
+        block="explore",
+    ),
+    # The client takes 0.2 s for each of 40 results before it submits the next task.
+    "as-completed-loop": Case(
+        lambda client, cluster: fed(client, "trial", 0.1, 4, 40, 0.2),
+        ("client",),
+        never=("threads", "uneven", "starting"),
+        block="search",
+    ),
+    # The client fetches 400 MB at 50 MB/s.
+    "gather-of-large-results": Case(
+        lambda client, cluster: client.gather(tasks(client, "part", [50 * MB] * 8, function=load)),
+        ("client",),
+        never=("threads", "uneven"),
+        most=12.0,
+        block="export",
+        latency=bandwidth(50 * MB),
+    ),
+    # -------------------------------------------------- two causes
+    # Tasks that wait for something must all run on one of two workers.
+    "pinned-and-sleeping": Case(
+        lambda client, cluster: tasks(client, "fetch", [0.5] * 24, function=sleep, workers=["w0"]),
+        ("restricted",),
+        also=("off_cpu",),
+        never=("threads",),
+        span="crawl",
+    ),
+    # Workers come after 8 s; then one of 8 tasks takes 4 s.
+    "late-workers-and-skew": Case(
+        lambda client, cluster: tasks(client, "merge", [4.0] + [0.1] * 7),
+        ("no_workers",),
+        also=("long_task",),
+        workers=0,
+        never=("uneven", "client"),
+        span="join",
+        events={8.0: come("w0", "w1")},
+    ),
+    # ----------------------------------------------------- healthy
+    # Three steps with as many equal tasks as threads, each after one of the step before.
+    "healthy-steps": Case(
+        lambda client, cluster: steps(client, ("load", "clean", "fit"), [1.5] * 4),
+        ("healthy",),
+        never=("threads", "uneven", "starting", "long_task", "chain"),
+        span="nightly",
+    ),
+    # 60 equal tasks keep four threads busy to the end.
+    "healthy-and-full": Case(
+        lambda client, cluster: tasks(client, "fit", [0.4] * 60),
+        (
+            "healthy",
+            "threads",
+        ),
+        never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"),
+        span="train",
+    ),
+    # A run of 40 ms.
+    "too-short": Case(
+        lambda client, cluster: tasks(client, "look", [0.02] * 4),
+        (
+            "short",
+            "healthy",
+        ),
+        span="look",
+    ),
+    # -------------------- first judged wrong, as cases of `unseen`
+    # Two of four workers are killed with the results of long tasks.
+    # It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
+    "two-of-four-killed": Case(
+        lambda client, cluster: task(client, "total", 0.5, *tasks(client, "part", [4.0] * 16)),
+        ("lost",),
+        workers=4,
+        never=("client", "uneven", "restricted"),
+        most=11.0,
+        span="etl/fit",
+        events={7.5: kill("w1", "w2")},
+    ),
+    # Workers come after 5 s; then ten tasks run one after another for 12 s.
+    "late-workers-and-chain": Case(
+        lambda client, cluster: steps(client, [f"stage{number}" for number in range(10)], [1.2]),
+        ("chain",),
+        also=("no_workers",),
+        workers=0,
+        never=("uneven", "client", "threads"),
+        most=10.5,
+        span="simulate",
+        events={5.0: come("w0", "w1", "w2", "w3")},
+    ),
+    # Three steps of as many tasks as threads, and each imports for 1 s on each worker.
+    "imports-in-each-step": Case(
+        lambda client, cluster: steps(client, ("step0", "step1", "step2"), [0.4] * 8),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        workers=4,
+        never=("threads", "uneven", "chain"),
+        most=3.01,
+        span="nightly",
+        latency=imports(1.0, "step0", "step1", "step2"),
+    ),
+    # One of four workers takes eight times as long: it has its first two tasks to the end.
+    # Among four equal workers, it takes 2.5 s, as the last wave is not full.
+    "others-end-before-a-slow-worker": Case(
+        lambda client, cluster: tasks(client, "clean", [0.5] * 32),
+        ("slow_worker",),
+        workers=4,
+        never=("restricted", "long_task"),
+        least=1.5,
+        most=2.0,
+        span="clean",
+        events={0.0: slow("w2", 8.0)},
+    ),
+    # The client thinks for 0.2 s after each round of three tasks, on four threads.
+    "think-after-three": Case(
+        lambda client, cluster: rounds(client, ["step"] * 5, [0.5] * 3, 0.2),
+        ("client",),
+        never=("threads",),
+        least=0.95,
+        most=1.05,
+        block="tune",
+    ),
+    # Both workers are paused for 2 s, twice.
+    "all-paused-at-times": Case(
+        lambda client, cluster: tasks(client, "merge", [0.4] * 40),
+        ("paused",),
+        never=("starting", "uneven"),
+        least=3.39,
+        most=4.0,
+        span="join",
+        events={1.0: pause(2.0, "w0", "w1"), 3.0: pause(2.0, "w0", "w1")},
+    ),
+    # The last of 13 tasks of each batch takes 1.8 s; the client looks at it for 0.8 s.
+    # In six pieces, each of the long ones saves 1.2 s.
+    "a-straggler-in-each-batch": Case(
+        lambda client, cluster: rounds(
+            client, [f"score{number}" for number in range(5)], [0.3] * 12 + [1.8], 0.8
+        ),
+        ("long_task",),
+        also=("client",),
+        workers=4,
+        never=("chain", "uneven"),
+        least=6.0,
+        most=7.2,
+        block="score",
+    ),
+    # The only worker is killed with all results; another one comes 6 s later.
+    "the-only-worker-killed": Case(
+        lambda client, cluster: tasks(client, "score", [0.5] * 24),
+        ("lost",),
+        workers=1,
+        threads=4,
+        never=("no_workers", "client"),
+        least=7.5,
+        most=7.7,
+        span="score",
+        events={1.7: kill("w0"), 7.7: come("w1", threads=4)},
+    ),
+    # The only worker comes after 5 s, and is killed 1.7 s later; another one comes after 4 s.
+    "a-late-worker-killed": Case(
+        lambda client, cluster: tasks(client, "score", [0.5] * 32),
+        ("lost",),
+        also=("no_workers",),
+        workers=0,
+        never=("client", "uneven"),
+        least=5.7,
+        most=6.7,
+        span="score",
+        events={5.0: come("w0", threads=4), 6.7: kill("w0"), 10.7: come("w1", threads=4)},
+    ),
+    # ---------------------------- spans that wait at the same time
+    # Two users wait for the same workers, which come after 4 s.
+    "two-users-without-workers": Case(
+        lambda client, cluster: together(
+            *(user(cluster, name, [0.5] * 16) for name in ("train", "join"))
+        ),
+        ("no_workers",),
+        workers=0,
+        also=("threads",),
+        never=("client",),
+        least=3.9,
+        most=4.1,
+        events={4.0: come("w0", "w1")},
+    ),
+    # The spans of both have the same name.
+    "two-users-of-one-name-without-workers": Case(
+        lambda client, cluster: together(*(user(cluster, "train", [0.5] * 16) for _ in range(2))),
+        ("no_workers",),
+        workers=0,
+        also=("threads",),
+        never=("client",),
+        least=3.9,
+        most=4.1,
+        events={4.0: come("w0", "w1")},
+    ),
+    # Four branches of one graph wait for the same workers, which come after 3 s.
+    "branches-without-workers": Case(
+        lambda client, cluster: task(client, "total", 0.2, *branches(client, "abcd", 8, 0.4)),
+        ("no_workers",),
+        workers=0,
+        never=("client", "starting"),
+        least=2.9,
+        most=3.2,
+        span="etl",
+        events={3.0: come("w0", "w1")},
+    ),
+    # All workers are paused for 5 s while two branches need them.
+    "branches-while-workers-are-paused": Case(
+        lambda client, cluster: branches(client, "ab", 16, 0.5),
+        ("paused",),
+        workers=4,
+        never=("starting", "uneven"),
+        least=4.65,
+        most=5.0,
+        span="etl",
+        events={1.2: pause(5.0, "w0", "w1", "w2", "w3")},
+    ),
+    # Four branches share four threads; the first task of each begins after those before it.
+    "branches-behind-one-another": Case(
+        lambda client, cluster: branches(client, "abcd", 16, 0.3),
+        ("threads",),
+        never=("starting", "client"),
+        least=2.4,
+        most=2.7,
+        span="etl",
+    ),
+    # Workers have all tasks, and end them while the scheduler's event loop is blocked for 3 s.
+    "branches-end-while-the-scheduler-is-blocked": Case(
+        lambda client, cluster: branches(client, "ab", 8, 0.5),
+        ("threads",),
+        never=("scheduler", "starting"),
+        least=1.0,
+        most=1.0,
+        span="etl",
+        events={0.7: block("scheduler", 3.0)},
+    ),
+    # The second of two branches imports for 2.5 s on each worker.
+    "import-in-the-second-branch": Case(
+        lambda client, cluster: branches(client, "ab", 16, 0.4),
+        ("starting",),
+        workers=4,
+        never=("uneven",),
+        least=2.45,
+        most=2.55,
+        span="etl",
+        latency=imports(2.5, "b"),
+    ),
+    # Each of three users has 20 tasks; on twice the threads, all have them 3.2 s sooner.
+    "three-users-at-once": Case(
+        lambda client, cluster: together(
+            *(user(cluster, name, [0.4] * 20) for name in ("alice", "bob", "carol"))
+        ),
+        ("threads",),
+        also=("held",),
+        never=("uneven", "starting"),
+        least=2.9,
+        most=3.2,
+    ),
+    # The same, with spans of the same name.
+    "three-users-of-one-name-at-once": Case(
+        lambda client, cluster: together(*(user(cluster, "train", [0.4] * 20) for _ in range(3))),
+        ("threads",),
+        never=("held", "uneven", "starting"),
+        least=2.9,
+        most=3.2,
+    ),
+    # 32 tasks need one of two units of a resource each; without it, eight run at a time.
+    "two-at-a-time-of-eight": Case(
+        lambda client, cluster: tasks(client, "read", [0.3] * 32, resources={"disk": 1}),
+        ("restricted",),
+        workers=1,
+        threads=8,
+        never=("threads",),
+        least=3.6,
+        most=3.6,
+        config={"distributed.worker.resources": {"disk": 2}},
+        span="read",
+    ),
+    # All tasks fail on one of four workers until they come to another one.
+    # It takes 4.0 or 4.8 s, and 3.2 s without failures. By chance, one task fails several times.
+    "one-bad-worker": Case(
+        lambda client, cluster: tasks(client, "fit", [0.8] * 24, function=broken, retries=20),
+        ("repeated",),
+        workers=4,
+        never=("uneven", "lost"),
+        least=0.8,
+        most=2.4,
+        span="train",
+    ),
+    # Each of three steps waits for something as long as the others.
+    "three-steps-that-wait": Case(
+        lambda client, cluster: steps(client, ("ask", "get", "put"), [0.5] * 16, function=sleep),
+        ("off_cpu",),
+        names=("ask, get, put",),
+        never=("gil", "cpus"),
+        least=6.0,
+        most=7.0,
+        span="crawl",
+    ),
+    # Tasks submit tasks that submit tasks; all threads have one of the last ones, which sleep.
+    "a-tree-of-tasks-that-sleep": Case(
+        lambda client, cluster: task(client, "site", 2, function=nested).result(),
+        ("off_cpu",),
+        never=("healthy", "threads"),
+        least=9.0,
+        most=9.0,
+        span="crawl",
+    ),
+    # All tasks must run on one of two workers, whose event loop is blocked for 5 s.
+    "pinned-to-a-worker-whose-loop-is-blocked": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 16, workers=["w0"]),
+        ("worker_loop",),
+        also=("restricted",),
+        least=4.65,
+        most=4.75,
+        span="train",
+        events={1.2: block("w0", 5.0)},
+    ),
+    # An event loop is blocked before its worker's first heartbeat, while its first tasks run.
+    "blocked-just-after-the-first-tasks-began": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 8, workers=["w0"]),
+        ("worker_loop",),
+        also=("restricted",),
+        never=("starting",),
+        least=4.6,
+        most=4.8,
+        span="train",
+        events={0.2: block("w0", 5.0)},
+    ),
+    # The event loop of one of two workers is blocked for 4 s while its last tasks run.
+    # Some samples of the loop miss a part.
+    "blocked-before-the-last-tasks": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 16),
+        ("worker_loop",),
+        never=("uneven", "starting"),
+        least=3.3,
+        most=4.0,
+        span="train",
+        events={1.8: block("w1", 4.0)},
+    ),
+}
+SEEN.add(ROWS)

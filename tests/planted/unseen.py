@@ -15,7 +15,7 @@ from distributed import Reschedule, span, wait, worker_client
 
 import dask_otel
 from tests.planted import jobs, processes, slow_to_import
-from tests.planted.case import Cases
+from tests.planted.case import Case, Cases
 from tests.planted.means import (
     MB,
     Slow,
@@ -40,24 +40,6 @@ from tests.planted.means import (
 
 UNSEEN = Cases()
 plant = UNSEEN.plant
-
-
-@plant(
-    "threads",
-    workers=1,
-    threads=8,
-    never=("uneven", "starting", "restricted", "gil"),
-    span="etl/clean",
-)
-def mixed_tasks_on_one_worker(client: Any, cluster: Any) -> Any:
-    """72 tasks of 0.2 to 0.6 s on the eight threads of one worker, in a nested span."""
-    return tasks(client, "clean", [0.2, 0.3, 0.4, 0.5, 0.6, 0.4] * 12)
-
-
-@plant("threads", workers=8, threads=1, never=("uneven", "starting", "client"), span="score")
-def two_more_tasks_than_threads(client: Any, cluster: Any) -> Any:
-    """Ten tasks of 3 s on eight threads."""
-    return tasks(client, "score", [3.0] * 10)
 
 
 @plant(
@@ -120,19 +102,6 @@ def pinned_beside_a_healthy_root(client: Any, cluster: Any) -> None:
 
 
 @plant(
-    "slow_worker",
-    workers=8,
-    threads=1,
-    never=("restricted", "starting"),
-    span="etl/clean",
-    events={0.0: slow("w6", 12.0)},
-)
-def slow_one_of_eight(client: Any, cluster: Any) -> Any:
-    """One of eight workers takes twelve times as long."""
-    return tasks(client, "clean", [0.5] * 40)
-
-
-@plant(
     "transfer",
     workers=4,
     never=("threads", "client", "restricted"),
@@ -162,19 +131,6 @@ def twice(seconds: float) -> float:
     if first((key, 1)) or first((key, 2)):
         raise TimeoutError("no answer")
     return seconds
-
-
-@plant(
-    "repeated",
-    workers=8,
-    threads=1,
-    never=("uneven", "lost", "threads"),
-    most=4.0,
-    span="etl/fetch",
-)
-def two_retries_each(client: Any, cluster: Any) -> Any:
-    """Each of eight tasks fails twice after 2 s."""
-    return tasks(client, "fetch", [2.0] * 8, function=twice, retries=5)
 
 
 def raises(seconds: float, *after: Any) -> None:
@@ -216,60 +172,15 @@ def no_workers_in_between(client: Any, cluster: Any) -> Any:
     return tasks(client, "fit", [0.5] * 8)
 
 
-@plant(
-    "chain", workers=1, threads=8, never=("threads", "uneven", "client", "long_task"), span="solve"
-)
-def iterations_without_a_client(client: Any, cluster: Any) -> Any:
-    """Twelve iterations of two small steps; each needs the last one."""
-    return steps(client, ("gradient", "update") * 12, [0.25])
-
-
-@plant("held", workers=4, names=("nightly",), never=("uneven", "restricted", "starting"))
-def dashboard_behind_nightly(client: Any, cluster: Any) -> None:
-    """The short tasks of one team wait for the 120 tasks of another, in nested spans."""
-
-    together(
-        user(cluster, "nightly/fit", [0.6] * 120), user(cluster, "dashboard", [0.05] * 24, 0.5)
-    )
-
-
 def mostly_waits(seconds: float) -> None:
     compute(0.1 * seconds)
     sleep(0.9 * seconds)
-
-
-@plant(
-    "off_cpu", workers=1, threads=8, never=("gil", "cpus", "uneven", "starting"), span="etl/fetch"
-)
-def mostly_waiting(client: Any, cluster: Any) -> Any:
-    """96 tasks compute for a tenth of their time."""
-    return tasks(client, "fetch", [0.5] * 96, function=mostly_waits)
 
 
 def inner_rounds(seconds: list[float]) -> None:
     with worker_client() as inner:
         for one in seconds:
             wait(tasks(inner, "trial", [one] * 7))
-
-
-@plant(
-    "inner", workers=8, threads=1, never=("client", "long_task", "threads"), span="search/rounds"
-)
-def rounds_of_inner_tasks(client: Any, cluster: Any) -> None:
-    """A task submits six rounds of seven tasks, and waits for each round."""
-    task(client, "optimise", [1.0] * 6, function=inner_rounds).result()
-
-
-@plant("client", workers=4, never=("threads", "uneven", "chain"), span="explore")
-def a_step_at_a_time(client: Any, cluster: Any) -> None:
-    """The client looks at the results of each of eight steps for a second."""
-    rounds(client, ["query"] * 8, [0.3] * 8, 1.0)
-
-
-@plant("client", workers=1, threads=8, never=("threads", "uneven"), block="crawl")
-def too_few_at_a_time(client: Any, cluster: Any) -> None:
-    """The client keeps two tasks on the way, and takes 0.4 s before it submits the next."""
-    fed(client, "page", 0.1, 2, 22, 0.4)
 
 
 @plant(
@@ -291,19 +202,6 @@ def tiny_tasks_in_two_steps(client: Any, cluster: Any) -> Any:
     client.register_plugin(Slow(0.003))
     loaded = tasks(client, "load", [0.001] * 150)
     return tasks(client, "count", [0.001] * 150, loaded)
-
-
-@plant(
-    "off_cpu",
-    also=("starting", "worker_loop"),
-    workers=4,
-    never=("uneven", "restricted"),
-    span="crawl",
-    latency=imports(2.0, "fetch"),
-)
-def import_and_waiting(client: Any, cluster: Any) -> Any:
-    """An import of 2 s, then 12 s of tasks that wait for something."""
-    return tasks(client, "fetch", [1.5] * 64, function=sleep)
 
 
 @plant(
@@ -353,21 +251,7 @@ def rescheduled(seconds: float) -> float:
     return seconds
 
 
-@plant("repeated", workers=4, never=("lost", "failed", "threads"), span="fit")
-def tasks_that_ask_for_another_worker(client: Any, cluster: Any) -> Any:
-    """Each of eight tasks of 2 s is rescheduled at its end."""
-    return tasks(client, "fit", [2.0] * 8, function=rescheduled)
-
-
 # ----------------------------------------------------------------- in place of those tuned for
-
-
-@plant(
-    "restricted", workers=4, config={"distributed.worker.resources": {"licence": 1}}, span="solve"
-)
-def one_licence_a_worker(client: Any, cluster: Any) -> Any:
-    """16 tasks need a licence; each worker has one, and two threads."""
-    return tasks(client, "solve", [1.0] * 16, resources={"licence": 1})
 
 
 @plant("lost", workers=4, threads=1, never=("client", "restricted", "failed"), span="model")
@@ -389,40 +273,7 @@ def skew_in_the_middle(client: Any, cluster: Any) -> Any:
     return task(client, "total", 0.2, *cleaned)
 
 
-@plant("client", workers=8, threads=1, never=("threads", "uneven", "chain"), span="search")
-def slow_reader_of_results(client: Any, cluster: Any) -> None:
-    """The client works for 0.5 s with each result before it submits the next task."""
-    rounds(client, ["try"] * 12, [0.1], 0.5)
-
-
-@plant("threads", names=("sweep",), never=("uneven", "restricted", "starting"))
-def report_beside_sweep(client: Any, cluster: Any) -> None:
-    """A user's sweep needs more threads; another one's short tasks have their turn after 1 s."""
-
-    together(user(cluster, "sweep", [1.0] * 40), user(cluster, "report", [0.2] * 4, 1.2))
-
-
 # ------------------------------------------------------------------------- real processes
-
-
-@plant("gil", real=True, workers=1, threads=8, never=("uneven", "restricted"), span="etl/clean")
-def gil_with_eight_threads(client: Any, cluster: Any) -> Any:
-    """Loops in Python on eight threads of one process, in a nested span."""
-    return tasks(client, "clean", [0.15] * 24, function=jobs.looped)
-
-
-@plant(
-    "starting",
-    "worker_loop",
-    real=True,
-    workers=4,
-    threads=1,
-    never=("uneven", "threads"),
-    span="etl/fit",
-)
-def real_import_on_four_workers(client: Any, cluster: Any) -> Any:
-    """Unpickling imports for 2 s on each of four workers."""
-    return tasks(client, "fit", [0.02] * 4, function=slow_to_import.fit)
 
 
 @plant("pickle", real=True, never=("threads", "uneven", "client"), span="total")
@@ -443,15 +294,188 @@ def spilling_on_one_worker(client: Any, cluster: Any) -> Any:
     return client.submit(jobs.length, *loaded)
 
 
-@plant("off_cpu", real=True, workers=4, threads=1, never=("gil", "cpus", "uneven"), span="convert")
-def pipe_in_tasks(client: Any, cluster: Any) -> Any:
-    """Tasks wait for other programs."""
-    return tasks(client, "convert", range(12), function=lambda _: os.system("sleep 0.7"))
-
-
 @plant("graph", "starting", real=True, workers=1, threads=2, never=("threads", "uneven"))
 def table_in_a_closure(client: Any, cluster: Any) -> None:
     """The function of four tasks has 25 MB in its closure."""
     table = os.urandom(25 * MB)
     with dask_otel.span("look"):
         wait(tasks(client, "find", range(4), function=lambda number: table[number]))
+
+
+#: Those whose program is one call.
+ROWS: dict[str, Case] = {
+    # 72 tasks of 0.2 to 0.6 s on the eight threads of one worker, in a nested span.
+    "mixed-tasks-on-one-worker": Case(
+        lambda client, cluster: tasks(client, "clean", [0.2, 0.3, 0.4, 0.5, 0.6, 0.4] * 12),
+        ("threads",),
+        workers=1,
+        threads=8,
+        never=("uneven", "starting", "restricted", "gil"),
+        span="etl/clean",
+    ),
+    # Ten tasks of 3 s on eight threads.
+    "two-more-tasks-than-threads": Case(
+        lambda client, cluster: tasks(client, "score", [3.0] * 10),
+        ("threads",),
+        workers=8,
+        threads=1,
+        never=("uneven", "starting", "client"),
+        span="score",
+    ),
+    # One of eight workers takes twelve times as long.
+    "slow-one-of-eight": Case(
+        lambda client, cluster: tasks(client, "clean", [0.5] * 40),
+        ("slow_worker",),
+        workers=8,
+        threads=1,
+        never=("restricted", "starting"),
+        span="etl/clean",
+        events={0.0: slow("w6", 12.0)},
+    ),
+    # Each of eight tasks fails twice after 2 s.
+    "two-retries-each": Case(
+        lambda client, cluster: tasks(client, "fetch", [2.0] * 8, function=twice, retries=5),
+        ("repeated",),
+        workers=8,
+        threads=1,
+        never=("uneven", "lost", "threads"),
+        most=4.0,
+        span="etl/fetch",
+    ),
+    # Twelve iterations of two small steps; each needs the last one.
+    "iterations-without-a-client": Case(
+        lambda client, cluster: steps(client, ("gradient", "update") * 12, [0.25]),
+        ("chain",),
+        workers=1,
+        threads=8,
+        never=("threads", "uneven", "client", "long_task"),
+        span="solve",
+    ),
+    # The short tasks of one team wait for the 120 tasks of another, in nested spans.
+    "dashboard-behind-nightly": Case(
+        lambda client, cluster: together(
+            user(cluster, "nightly/fit", [0.6] * 120), user(cluster, "dashboard", [0.05] * 24, 0.5)
+        ),
+        ("held",),
+        workers=4,
+        names=("nightly",),
+        never=("uneven", "restricted", "starting"),
+    ),
+    # 96 tasks compute for a tenth of their time.
+    "mostly-waiting": Case(
+        lambda client, cluster: tasks(client, "fetch", [0.5] * 96, function=mostly_waits),
+        ("off_cpu",),
+        workers=1,
+        threads=8,
+        never=("gil", "cpus", "uneven", "starting"),
+        span="etl/fetch",
+    ),
+    # A task submits six rounds of seven tasks, and waits for each round.
+    "rounds-of-inner-tasks": Case(
+        lambda client, cluster: task(client, "optimise", [1.0] * 6, function=inner_rounds).result(),
+        ("inner",),
+        workers=8,
+        threads=1,
+        never=("client", "long_task", "threads"),
+        span="search/rounds",
+    ),
+    # The client looks at the results of each of eight steps for a second.
+    "a-step-at-a-time": Case(
+        lambda client, cluster: rounds(client, ["query"] * 8, [0.3] * 8, 1.0),
+        ("client",),
+        workers=4,
+        never=("threads", "uneven", "chain"),
+        span="explore",
+    ),
+    # The client keeps two tasks on the way, and takes 0.4 s before it submits the next.
+    "too-few-at-a-time": Case(
+        lambda client, cluster: fed(client, "page", 0.1, 2, 22, 0.4),
+        ("client",),
+        workers=1,
+        threads=8,
+        never=("threads", "uneven"),
+        block="crawl",
+    ),
+    # An import of 2 s, then 12 s of tasks that wait for something.
+    "import-and-waiting": Case(
+        lambda client, cluster: tasks(client, "fetch", [1.5] * 64, function=sleep),
+        ("off_cpu",),
+        also=("starting", "worker_loop"),
+        workers=4,
+        never=("uneven", "restricted"),
+        span="crawl",
+        latency=imports(2.0, "fetch"),
+    ),
+    # Each of eight tasks of 2 s is rescheduled at its end.
+    "tasks-that-ask-for-another-worker": Case(
+        lambda client, cluster: tasks(client, "fit", [2.0] * 8, function=rescheduled),
+        ("repeated",),
+        workers=4,
+        never=("lost", "failed", "threads"),
+        span="fit",
+    ),
+    # --------------------------------- in place of those tuned for
+    # 16 tasks need a licence; each worker has one, and two threads.
+    "one-licence-a-worker": Case(
+        lambda client, cluster: tasks(client, "solve", [1.0] * 16, resources={"licence": 1}),
+        ("restricted",),
+        workers=4,
+        config={"distributed.worker.resources": {"licence": 1}},
+        span="solve",
+    ),
+    # The client works for 0.5 s with each result before it submits the next task.
+    "slow-reader-of-results": Case(
+        lambda client, cluster: rounds(client, ["try"] * 12, [0.1], 0.5),
+        ("client",),
+        workers=8,
+        threads=1,
+        never=("threads", "uneven", "chain"),
+        span="search",
+    ),
+    # A user's sweep needs more threads; another one's short tasks have their turn after 1 s.
+    "report-beside-sweep": Case(
+        lambda client, cluster: together(
+            user(cluster, "sweep", [1.0] * 40), user(cluster, "report", [0.2] * 4, 1.2)
+        ),
+        ("threads",),
+        names=("sweep",),
+        never=("uneven", "restricted", "starting"),
+    ),
+    # ---------------------------------------------- real processes
+    # Loops in Python on eight threads of one process, in a nested span.
+    "gil-with-eight-threads": Case(
+        lambda client, cluster: tasks(client, "clean", [0.15] * 24, function=jobs.looped),
+        ("gil",),
+        real=True,
+        workers=1,
+        threads=8,
+        never=("uneven", "restricted"),
+        span="etl/clean",
+    ),
+    # Unpickling imports for 2 s on each of four workers.
+    "real-import-on-four-workers": Case(
+        lambda client, cluster: tasks(client, "fit", [0.02] * 4, function=slow_to_import.fit),
+        (
+            "starting",
+            "worker_loop",
+        ),
+        real=True,
+        workers=4,
+        threads=1,
+        never=("uneven", "threads"),
+        span="etl/fit",
+    ),
+    # Tasks wait for other programs.
+    "pipe-in-tasks": Case(
+        lambda client, cluster: tasks(
+            client, "convert", range(12), function=lambda _: os.system("sleep 0.7")
+        ),
+        ("off_cpu",),
+        real=True,
+        workers=4,
+        threads=1,
+        never=("gil", "cpus", "uneven"),
+        span="convert",
+    ),
+}
+UNSEEN.add(ROWS)
