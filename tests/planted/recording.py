@@ -12,8 +12,12 @@ from tests.planted import means, processes, simulated, unseen
 from tests.planted.case import Case
 from tests.simulated.bridged import Bridged
 
-#: As for a user: the receiver of `Bridged` gets both more often by default.
-VARIABLES = {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
+#: As for a user: the receiver of `Bridged` gets all more often by default.
+VARIABLES = {
+    "OTEL_METRIC_EXPORT_INTERVAL": "10000",
+    "OTEL_BSP_SCHEDULE_DELAY": "5000",
+    "OTEL_BLRP_SCHEDULE_DELAY": "1000",
+}
 CASES = {**simulated.SEEN, **processes.SEEN}
 UNSEEN = {**unseen.UNSEEN}
 

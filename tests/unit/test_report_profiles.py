@@ -117,7 +117,7 @@ def test_a_page_is_small_and_a_redacted_one_has_no_code(tmp_path: Path) -> None:
     pytest.importorskip("bokeh")
     deep = [
         ("etl/read", "load", tuple(LOAD._replace(line=n + d) for d in range(100)), n, 0.1)
-        for n in range(1, 200)
+        for n in range(1, 80)
     ]
     made = report(tmp_path, of(make_profile(*USUAL, *deep, root="read")))
     compared = made.compared_with(made).html()

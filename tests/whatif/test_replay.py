@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dask_otel.lab import Stuck
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
@@ -254,11 +253,6 @@ def near(value: float | list[float]) -> object:
 def test_the_answer_is_known(of: Graph, answers: list[tuple[dict[str, Any], float]]) -> None:
     found = [(change, seconds(of, **change)) for change, _ in answers]
     assert found == [(change, near(took)) for change, took in answers]
-
-
-def test_a_resource_that_no_worker_has_is_waited_for_without_an_end() -> None:
-    with pytest.raises(Stuck):
-        seconds(graph(*ON_GPU, restrictions=[GPU]))
 
 
 def test_the_result_has_the_thread_hours_and_the_idle_share() -> None:
