@@ -45,9 +45,7 @@ def test_the_planted_cause_comes_first(case: Case, tmp_path: Path) -> None:
     assert not faults
 
 
-def test_few_are_wrong() -> None:
-    for cases, share in ((CASES, 0.85), (UNSEEN, 0.8)):
-        assert len(cases) - len(WRONG.keys() & cases) >= share * len(cases)
+def test_each_case_is_planted_once() -> None:
     assert WRONG.keys() <= CASES.keys() | UNSEEN.keys()
     assert not CASES.keys() & UNSEEN.keys()
 
@@ -56,22 +54,24 @@ def said(kind: str, title: str = "", then: str = "", seconds: float = 1.0) -> Di
     return Diagnosis(kind, "train", seconds, title, "", then)
 
 
-def test_a_case_tells_right_from_wrong() -> None:
-    def bobs(client: object, cluster: object) -> None:
-        """Bob waits for Alice."""
+BOB = Case(
+    lambda client, cluster: None, ("held",), also=("spill",), names=("alice",), never=("threads",),
+    most=2.0, least=0.5,
+)  # fmt: skip
+HELD, SPILL = said("held", "bob waited for alice"), said("spill")
 
-    case = Case(
-        bobs, ("held",), also=("spill",), names=("alice",), never=("threads",), most=2.0, least=0.5
-    )
-    right = [said("held", "bob waited for alice"), said("spill")]
-    assert not case.faults(right)
-    for wrong in (
-        right[:1],
-        right[::-1],
-        [said("held", "bob waited"), *right[1:]],
-        [*right, said("threads")],
-        [*right, said("uneven", then="Twice the threads save 3 s.")],
-        [said("held", "bob waited for alice", seconds=3.0), said("spill")],
-        [said("held", "bob waited for alice", seconds=0.4), said("spill")],
-    ):
-        assert case.faults(wrong), wrong
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [HELD],
+        [SPILL, HELD],
+        [said("held", "bob waited"), SPILL],
+        [HELD, SPILL, said("threads")],
+        [HELD, SPILL, said("uneven", then="Twice the threads save 3 s.")],
+        [said("held", "bob waited for alice", seconds=3.0), SPILL],
+        [said("held", "bob waited for alice", seconds=0.4), SPILL],
+    ],
+)
+def test_a_case_tells_right_from_wrong(wrong: list[Diagnosis]) -> None:
+    assert (BOB.faults([HELD, SPILL]), bool(BOB.faults(wrong))) == ([], True)
