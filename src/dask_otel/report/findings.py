@@ -79,7 +79,13 @@ def failures(session: Session) -> list[Failure]:
     for span in (*session.of_type("span"), *session.of_type("task")):
         owner = span.text(semconv.SPAN_ID)
         for event in (one for one in span.events if semconv.EXCEPTION_TYPE in one.attributes):
-            failure = _failure(event, span, names.get(owner, span.full_name))
+            own = {**span.attributes, **event.attributes}
+            kind, message, stacktrace, prefix, key, worker = (
+                text(own.get(one)) for one in _OF_FAILURES
+            )
+            name = names.get(owner, span.full_name)
+            repeated = event.name == semconv.EVENT_TASK_RETRIED
+            failure = Failure(kind, message, stacktrace, name, prefix, key, worker, repeated)
             # A task's events are in its span, too.
             one = (owner, failure.key, event.time_ns if failure.repeated else 0)
             if not failure.key or one not in seen:
@@ -107,15 +113,6 @@ def is_death(log: Log) -> bool:
     took = any(own.get(key) for key in _LOST)
     crashed = own.get(semconv.WORKER_REMOVAL_REASON) in UNEXPECTED
     return not (in_order or asked) and (crashed or took)
-
-
-def _failure(event: Event, span: Span, name: str) -> Failure:
-    attributes = {**span.attributes, **event.attributes}
-    kind, message, stacktrace, prefix, key, worker = (
-        text(attributes.get(one)) for one in _OF_FAILURES
-    )
-    repeated = event.name == semconv.EVENT_TASK_RETRIED
-    return Failure(kind, message, stacktrace, name, prefix, key, worker, repeated)
 
 
 def span_names(session: Session) -> dict[str, str]:

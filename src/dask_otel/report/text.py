@@ -255,7 +255,12 @@ class _Trace:
             words.whole(span.number(semconv.TASK_COUNT)),
             result,
         )
-        name = _task_name(span) if span.type == "task" else span.label
+        name = span.label
+        if span.type == "task":
+            # Its own name, as its group's is shared; without a collection's hash.
+            name = span.text(semconv.TASK_KEY) or span.name
+            if found := _PARTITION.fullmatch(name):
+                name = f"{span.text(semconv.TASK_PREFIX)} ({found[1]})"
         if not self._wide and result not in ("", "success", "failure", "error"):
             name += f" ({result})"
         return self._row(guide, name, values, self._track(span), style)
@@ -290,13 +295,6 @@ class _Trace:
             ("█" * width, "red" if span.failed else "green"),
             ("·" * (self._timeline - start - width), "dim"),
         ]
-
-
-def _task_name(span: Span) -> str:
-    """Return a task's own name, as its group's is shared; without a collection's hash."""
-    key = span.text(semconv.TASK_KEY) or span.name
-    found = _PARTITION.fullmatch(key)
-    return f"{span.text(semconv.TASK_PREFIX)} ({found[1]})" if found else key
 
 
 # ---------------------------------------------------------------------------- activities
@@ -371,10 +369,6 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield from _table(money.table(account.bill, account.price, account.tag), sheet)
 
 
-def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
-    yield from _table(table(account.work, account.price), sheet)
-
-
 def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
     found = account.memory
     for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
@@ -405,7 +399,7 @@ _SECTIONS: Final[dict[str, tuple[bool, Callable[[Account, Sheet], Iterator[Line]
     "By span and activity": (False, _activities),
     "Slowest tasks": (False, _slow),
     "Memory": (False, _memory),
-    "Units of work": (True, _work),
+    "Units of work": (True, lambda one, sheet: _table(table(one.work, one.price), sheet)),
     "What it cost": (True, _money),
 }
 

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 from operator import sub
-from statistics import median
+from statistics import median, median_high
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.graph import Row
 from dask_otel.core.pace import is_slow, runs_of
-from dask_otel.core.sums import covered
+from dask_otel.core.sums import covered, summed
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
 
@@ -150,8 +150,8 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         pieces = max(pieces, change.split.get(prefix, 1))
         name = f"{prefix}-{runs[0].group}"
         keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
-    priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
-    ranks = {priority: rank for rank, priority in enumerate(priorities)}
+    priorities = {tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority}
+    ranks = {priority: rank for rank, priority in enumerate(sorted(priorities))}
     fetched = fetched_by(theirs)
     starts = sorted(_starts(theirs, fetched))
     pause = _pause(starts)
@@ -361,8 +361,7 @@ def _way(starts: Iterable[Start], workers: int) -> float:
     """Return the seconds to the start of a task that found a free thread at its worker."""
     ways = sorted(one.start - one.sent for one in starts if one.ready == one.sent)
     # At least one of each worker did, and they are the quickest.
-    quickest = ways[:workers]
-    return min(_MOST_WAY, quickest[len(quickest) // 2]) if quickest else 0.0
+    return min(_MOST_WAY, median_high(quickest)) if (quickest := ways[:workers]) else 0.0
 
 
 def _pause(starts: Sequence[Start]) -> float:
@@ -378,19 +377,18 @@ def _pause(starts: Sequence[Start]) -> float:
     return median(pauses) if pauses else 0.0
 
 
-def messages(fetched: Mapping[tuple[int, int], Fetched]) -> dict[Message, int]:
+def messages(fetched: Mapping[tuple[int, int], Fetched]) -> dict[Message, float]:
     """Return the bytes of the messages with data."""
-    found: dict[Message, int] = defaultdict(int)
-    for (receiver, _), one in fetched.items():
-        found[one.source, receiver, one.began, one.ended] += one.nbytes
-    return found
+    return summed(
+        {(one.source, receiver, one.began, one.ended): one.nbytes}
+        for (receiver, _), one in fetched.items()
+    )
 
 
 def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
     """Return how long data took, as recorded."""
-    sent = messages(fetched)
     small, large = (
-        {message: size for message, size in sent.items() if (size >= LARGE) is is_large}
+        {one: size for one, size in messages(fetched).items() if (size >= LARGE) is is_large}
         for is_large in (False, True)
     )
     ends = (small, 0), (large, 0), (large, 1)
@@ -399,7 +397,7 @@ def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
     return Wire(slow, max(small.values(), default=0.0), max(fast))
 
 
-def _bandwidth(sent: Mapping[Message, int], latency: float, end: int) -> float:
+def _bandwidth(sent: Mapping[Message, float], latency: float, end: int) -> float:
     """Return the bytes a second from a worker, or to one (1); without messages, Dask's guess."""
     busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for source, receiver, began, ended in sent:

@@ -139,8 +139,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # What a blocked scheduler cost its spans is no time before them.
     stalls = (span.parts.get(part, 0.0) for span in facts.spans for part in (*_STALLS, "client"))
     blocked = min(facts.before_first, facts.blocked_first - sum(stalls))
-    if blocked < facts.before_first / 2:
-        blocked = 0.0
+    blocked *= blocked >= facts.before_first / 2
     claims = [
         _Claim("scheduler", "", blocked, (), _BLOCKED.format(seconds(blocked))),
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
@@ -159,8 +158,9 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
         said = (_NO_PATH, _WHY_NO_PATH) if facts.open else (short, "")
         worth = [] if facts.failed else [_said(facts, "short", "", *said)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
-    alone = all(one.kind != "client" for one in worth)
-    if alone and facts.between >= _SHARE * (whole + facts.between) > 0:
+    if facts.between >= _SHARE * (whole + facts.between) > 0 and all(
+        one.kind != "client" for one in worth
+    ):
         longer = replace(facts, seconds=facts.seconds + facts.between)
         worth = [*worth[: _MOST - 1], _said(longer, "client", "", "", _BETWEEN, facts.between)]
     if facts.failed:
@@ -317,8 +317,7 @@ def _notices(facts: Facts) -> list[Diagnosis]:
 def _sizing(facts: Facts) -> tuple[str, str]:
     """Return that workers were too large, or hardly large enough, and the evidence; or neither."""
     known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
-    went_wrong = facts.pauses or facts.terminated or facts.deaths
-    if not known or went_wrong:
+    if not known or facts.pauses or facts.terminated or facts.deaths:
         return "", ""
     (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
     evidence = f"That was worker {worker}, in {root}: the most at {counted(beats, 'heartbeat')}."
@@ -354,10 +353,6 @@ def _spent(activities: Mapping[str, float], *ends: str) -> float:
 
 def _is_long(link: Link) -> bool:
     return link.others is not None and link.parts.get("compute", 0.0) >= _LONG * link.others
-
-
-def _total(activities: Mapping[str, float]) -> float:
-    return sum(activities.values())
 
 
 def _late(blocked: float, whole: float) -> float:
@@ -624,7 +619,9 @@ class _Case:
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""
         left, span, root = self.left, self.span, self.root
-        fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
+        fetched, busy = (
+            sum(sum(one.values()) for one in each.values()) for each in (span.before, span.work)
+        )
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
@@ -673,7 +670,7 @@ class _Case:
         """Claim waits for data, also where Dask booked the transfer on another task."""
         before, by, booked = self.span.before, self.root.transfers, 0.0
         # Of each worker, on average.
-        fetched = sum(map(_total, before.values())) / max(1, self.facts.workers)
+        fetched = sum(sum(one.values()) for one in before.values()) / max(1, self.facts.workers)
         for link in self.span.links:
             known = max(fetched, sum(before.get(link.prefix, {}).values()))
             if known >= link.parts.get("starting", 0.0):

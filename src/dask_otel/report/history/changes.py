@@ -150,10 +150,9 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
         levels = [0, *change_points([math.log(one) for one in values]), len(values)]
         for start, middle, end in zip(levels, levels[1:], levels[2:], strict=False):
             before, after = median(values[start:middle]), median(values[middle:end])
-            sides = [
-                [run for run, _ in known[slice(*ends)]] for ends in ((start, middle), (middle, end))
-            ]
-            found = difference(*sides)
+            found = difference(
+                [run for run, _ in known[start:middle]], [run for run, _ in known[middle:end]]
+            )
             is_time = figure == "thread-time"
             change = Change(
                 figure,
@@ -169,10 +168,8 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
             )
             trend.changes.append(change)
             is_last = end == len(values) and end - middle <= RECENT and known[-1][0] is runs[-1]
-            is_slower = change.verdict.startswith("slower") and values[-1] > math.sqrt(
-                before * after
-            )
-            trend.regression |= is_last and is_slower
+            is_slower = change.verdict.startswith("slower")
+            trend.regression |= is_last and is_slower and values[-1] > math.sqrt(before * after)
         latest = values[levels[-2] :] if values else []
         if latest and known[-1][0] is runs[-1]:
             trend.unusual += _unusual(figure, latest)
