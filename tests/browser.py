@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -35,10 +34,8 @@ _OPTIONS = [
 
 def executable() -> str:
     """The browser's path; the test is left out where there is none, and it is said."""
-    for name in _NAMES:
-        if path := shutil.which(name):
-            return path
-    pytest.skip(f"no browser: none of {', '.join(_NAMES)} is installed")
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    return found or pytest.skip(f"no browser: none of {', '.join(_NAMES)} is installed")
 
 
 class Page:
@@ -120,12 +117,8 @@ def browser(profile: Path) -> Iterator[str]:
         number, path = port.read_text().splitlines()
         yield f"ws://127.0.0.1:{number}{path}"
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+        process.terminate()
+        process.wait(_LIMIT)
 
 
 @asynccontextmanager

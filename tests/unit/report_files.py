@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dask_otel.report.document import Report
@@ -46,6 +47,7 @@ def resource(instance: str = "Scheduler-1", cluster: str = "cluster") -> dict[st
 def span(
     number: int,
     name: str = "load",
+    /,
     *,
     parent: int = 0,
     start: float = 0.0,
@@ -164,70 +166,57 @@ def run_of(*requests: Any) -> Session:
     return run
 
 
+#: Attributes of spans, and labels of metrics, that take any text.
+_TEXTS = [
+    *("dask.span.result", "dask.span.root.id", "dask.span.root.name", "dask.task.prefix"),
+    *("dask.task.key", "dask.worker.name", "dask.task_group.name", "error.type"),
+    *("code.file.path", "dask.task.output.type"),
+]
+_LABELS = [
+    *("dask.span.name", "dask.span.root.name", "dask.task.prefix", "dask.activity"),
+    *("dask.worker.name", "dask.task.outcome", "dask.task.retry.reason", "dask.otel.reason"),
+]
+_COUNTERS = [
+    *("span.execute.time", "span.idle.time", "span.capacity.time", "cluster.time"),
+    *("task.retried", "task.finished", "otel.dropped", "cluster.capacity.time"),
+]
+_LEVELS = [
+    *("worker.memory.usage", "worker.memory.spilled", "worker.cpu.utilization"),
+    *("cluster.inflight.time", "worker.thread.count"),
+]
+
+
 def everything(evil: str) -> list[dict[str, Any]]:
     """Requests with a text in every place that takes one."""
-    keys = [
-        "dask.span.result",
-        "dask.span.root.id",
-        "dask.span.root.name",
-        "dask.task.prefix",
-        "dask.task.key",
-        "dask.worker.name",
-        "dask.task_group.name",
-        "error.type",
-        "code.file.path",
-        "dask.task.output.type",
-    ]
     inner = dict.fromkeys(("exception.type", "exception.message", "exception.stacktrace"), evil)
     events = (("exception", {**inner, "dask.task.key": evil}), (evil, {evil: evil}))
-    own = {
-        **dict.fromkeys(keys, evil),
+    own: dict[str, Any] = {
+        **dict.fromkeys(_TEXTS, evil),
         evil: evil,
         "dask.span.tags": [evil],
         "dask.span.idle.time": 1.0,
         "dask.span.capacity.time": 2.0,
         f"dask.span.activity.time.{evil}": 1.0,
     }
-    spans = [
-        span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
+    spans = (
+        span(number, evil, parent=number - 1, kind=kind, failed=True, events=events, **own)
         for number, kind in enumerate(("span", "group", "task"), 1)
-    ]
-    for one in spans:
-        one["attributes"] += attributes(own)
-        one["status"]["message"] = evil
-    labels = dict.fromkeys(
-        [
-            "dask.span.name",
-            "dask.span.root.name",
-            "dask.task.prefix",
-            "dask.activity",
-            "dask.worker.name",
-            "dask.task.outcome",
-            "dask.task.retry.reason",
-            "dask.otel.reason",
-        ],
-        evil,
     )
-    names = "dask.span.execute.time dask.span.idle.time dask.span.capacity.time dask.cluster.time"
-    names += " dask.task.retried dask.task.finished dask.otel.dropped dask.cluster.capacity.time"
-    levels = "dask.worker.memory.usage dask.worker.memory.spilled dask.worker.cpu.utilization"
-    levels += " dask.cluster.inflight.time dask.worker.thread.count"
-    counted = metrics(
-        *(
-            counter(name, *(point(40 * t, labels, time=t) for t in range(1, 9)))
-            for name in names.split()
-        ),
-        *(level(name, *(point(t, labels, time=t) for t in range(9))) for name in levels.split()),
+    labels = dict.fromkeys(_LABELS, evil)
+    counters = (
+        counter(f"dask.{name}", *(point(40 * t, labels, time=t) for t in range(1, 9)))
+        for name in _COUNTERS
     )
-    found = [traces(*spans), counted]
-    named = {"dask.task.key": evil, "dask.worker.name": evil, "dask.worker.last_lines": [evil]}
-    found.append(logs(log(1, evil, evil, 17, **named), log(2, evil, **{**named, evil: evil})))
-    for request in found:
-        (entry,) = next(iter(request.values()))
-        for one in entry["resource"]["attributes"]:
-            one["value"] = {"stringValue": evil}
-        (scope,) = entry.get("scopeSpans") or entry.get("scopeMetrics") or entry["scopeLogs"]
-        scope["scope"]["version"] = evil
+    levels = (
+        level(f"dask.{name}", *(point(t, labels, time=t) for t in range(9))) for name in _LEVELS
+    )
+    about = {"dask.task.key": evil, "dask.worker.name": evil, "dask.worker.last_lines": [evil]}
+    said = logs(log(1, evil, evil, 17, **about), log(2, evil, **{**about, evil: evil}))
+    text = json.dumps([traces(*spans), metrics(*counters, *levels), said])
+    # What is the same in all files.
+    for usual in ("it failed", "dask-scheduler", "Scheduler-1", "2026.8.0", "cluster", "0.1.0"):
+        text = text.replace(json.dumps(usual), json.dumps(evil))
+    found: list[dict[str, Any]] = json.loads(text)
     return found
 
 
