@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,12 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from dask_otel import semconv
 from dask_otel._otel.sdk.probe import probe
 from dask_otel._version import __version__
-from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
-from dask_otel.pump import lanes
-from dask_otel.settings.keys import Settings
+from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
-from tests.otlp.pipeline import make_batch
 from tests.receiver import Log, Receiver, decode_logs
-from tests.waiting import eventually
 
 # Others go on in the other processes meanwhile.
 pytestmark = pytest.mark.xdist_group("waiting")
@@ -47,12 +41,6 @@ EVENT = ClusterEvent(
 def kept(server: Receiver) -> Receiver:
     server.keeps = frozenset({"logs"})
     return server
-
-
-def dropped(made: Any) -> dict[str, float]:
-    """Return the lost log records by reason."""
-    counts = made.pump.counts().items()
-    return {k[2]: v for k, v in counts if k[:2] == (semconv.OTEL_DROPPED.name, "logs")}
 
 
 def test_a_log_record_arrives_with_all_that_it_has(server: Receiver, build: Build) -> None:
@@ -123,8 +111,7 @@ def test_the_console_gets_lines_that_a_collector_reads(
 
 
 def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_path: Path) -> None:
-    settings = Settings()
-    object.__setattr__(settings, "files", type(settings.files)(path=str(tmp_path)))
+    settings = Settings(files=FileSettings(path=str(tmp_path)))
     made, export = begin({}, settings)
     export.close()
     assert not list(tmp_path.glob("*-logs.jsonl")), "no event, no file"
@@ -136,87 +123,6 @@ def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_p
     from_json(path.read_text("utf-8"), message)
     (log,) = decode_logs(message)
     assert (log.name, log.trace_id, log.span_id) == (EVENT.name, 5, 6)
-
-
-@pytest.mark.parametrize("name", sorted(semconv.WRITTEN))
-def test_what_workers_and_users_write_leaves_half_of_the_queue_to_events(
-    name: str, server: Receiver, begin: Begin
-) -> None:
-    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
-    made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "200"}, None)
-    offer, written = made.pump.logs.offer, replace(EVENT, name=name)
-    if name == semconv.WORKER_LOG:
-        blob = b"[" + b",".join([lines.line(1.0, 30, "user", "x")] * 50) + b"]"
-        about = {semconv.WORKER_NAME: "w", semconv.WORKER_ADDRESS: "tcp://w:1"}
-        written = replace(written, facts={**about, lines.BLOB: blob}, weight=50)
-    of = 100 // written.weight
-    assert [offer(written) for _ in range(of + 1)] == [True] * of + [False]
-    # One that is offered again later is not lost.
-    assert not offer(written, counted=False)
-    assert ([offer(EVENT) for _ in range(101)], dropped(made)) == (
-        [True] * 100 + [False],
-        {"queue_full": written.weight + 1},
-    )
-    server.answer = None
-    server.wait_for(lambda s: len(s.logs) == 200)
-    names = [log.name for log in server.logs]
-    assert (names.count(name), names.count(EVENT.name)) == (100, 100)
-    eventually(lambda: offer(written), what="there is room again")
-    export.close()
-
-
-def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
-    server: Receiver,
-    begin: Begin,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One line, no alert; the spans are not concerned."""
-    monkeypatch.setattr(lanes, "ASK_AGAIN", 3.0)
-    kept(server).takes_no_logs = True
-    with caplog.at_level(logging.INFO):
-        made, _ = begin(server.environ)
-        made.pump.logs.offer(EVENT)
-        eventually(lambda: dropped(made) == {"unsupported": 1}, what="it was refused")
-        for _ in range(5):
-            made.pump.logs.offer(EVENT)
-        eventually(lambda: dropped(made) == {"unsupported": 6}, what="the others are not sent")
-        assert len(server.requests) == 1
-        server.takes_no_logs = False
-        eventually(lambda: made.pump.logs.offer(EVENT) and server.logs, what="it is asked again")
-    lines = [r for r in caplog.records if "accepts no logs" in r.getMessage()]
-    assert [r.levelno for r in lines] == [logging.INFO]
-    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert [d["failing"] for d in made.pump.condition()["destinations"]] == [[]]
-
-
-def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: Begin) -> None:
-    """A proxy says 404, too, while what is behind it restarts."""
-    made, _ = begin(kept(server).environ)
-    made.pump.logs.offer(EVENT)
-    server.wait_for(lambda s: len(s.logs) == 1)
-    server.takes_no_logs = True
-    made.pump.logs.offer(EVENT)
-    server.wait_for(lambda s: len(s.requests) >= 3)
-    server.takes_no_logs = False
-    server.wait_for(lambda s: len(s.logs) == 2)
-    assert dropped(made) == {}
-
-
-def test_the_queue_of_logs_has_its_own_levels(server: Receiver, begin: Begin) -> None:
-    server.keeps = frozenset({"logs", "metrics"})
-    made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "7"}, None)
-    made.pump.logs.offer(EVENT)
-    server.wait_for(lambda s: s.logs)
-    export.metrics(make_batch())
-    export.close()
-    signal = ((semconv.OTEL_SIGNAL, "logs"),)
-    assert (
-        server.last(semconv.OTEL_QUEUE_CAPACITY.name)[signal],
-        server.last(semconv.OTEL_QUEUE_SIZE.name)[signal],
-        server.last(semconv.OTEL_EXPORTED.name)[signal],
-    ) == (7, 0, 1)
-    assert signal not in server.last(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name), "events are rare"
 
 
 def test_the_doctor_sends_a_record(server: Receiver) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.core.records import Answer, Row
-from dask_otel.pump.lanes import LAST_TRIES, SpanLane
+from dask_otel.pump.lanes import ASK_AGAIN, LAST_TRIES, SpanLane
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.tally import Tally
 from tests.unit.pumps import Spans, outcomes
@@ -37,8 +37,11 @@ class Sink(Spans):
 class Setup:
     """A lane without its thread: the time passes when there is nothing to do."""
 
-    def __init__(self, refuses: Judge = lambda _: False, batch_size: int = 4) -> None:
+    def __init__(
+        self, refuses: Judge = lambda _: False, batch_size: int = 4, signal: str = "traces"
+    ) -> None:
         self.time, self.sink, self.tally = 0.0, Sink(refuses), Tally()
+        self.sink.signal = signal
         limits = PumpLimits(10**9, batch_size)
         self.lane = SpanLane(self.sink, "", False, limits, self.tally, list, lambda: self.time)
 
@@ -181,6 +184,30 @@ def test_a_sink_that_says_it_is_invalid_is_believed_sooner(blames: bool, sizes: 
     setup.run(range(6))
     assert [len(batch) for batch in setup.sink.tries[: len(sizes)]] == sizes
     assert setup.dropped == blames
+
+
+@pytest.mark.parametrize("took", [False, True])
+def test_logs_that_an_endpoint_never_took_are_offered_again_each_hour(
+    took: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line, no alert. A proxy says 404, too, while what is behind a server restarts."""
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    setup = Setup(signal="logs")
+    setup.run([0] * took)
+    setup.sink.ok, setup.sink.no = False, Answer(False, "not found", unsupported=True)
+    setup.run(range(1, 7), 3)
+    tries, counted = len(setup.sink.tries), outcomes(setup.tally, "logs")
+    setup.sink.ok = True
+    setup.time += ASK_AGAIN
+    setup.run([7])
+    if took:
+        assert counted == {"exported": 1}
+        assert sorted(setup.sink.exported) == [*range(8)]
+    else:
+        assert (tries, counted, setup.sink.exported) == (1, {"unsupported": 6}, [7])
+        (record,) = caplog.records
+        assert (record.levelno, "accepts no logs" in record.message) == (logging.INFO, True)
+        assert setup.sink.destination.condition()["failing"] == []
 
 
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,12 +16,12 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.records import Answer, MetricRecord, NumberPoint
+from dask_otel.core.records import Answer, ClusterEvent, MetricRecord, NumberPoint
 from dask_otel.pump import destination
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.metrics import MAX_METRIC_BATCHES
 from dask_otel.pump.parts import parts as parts_of
-from dask_otel.pump.pump import Pump
+from dask_otel.pump.pump import MetricExport, Pump, RecordExport
 from tests.limits import make_state
 from tests.unit.pumps import (
     DROPPED,
@@ -319,6 +319,31 @@ def test_requests_are_as_large_as_they_may_be(limit: int | None) -> None:
     assert all(size <= most or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
     following = (part[0] for part in parts[1:])
     assert all(s + len(r.points) > most for s, r in zip(sizes, following, strict=False))
+
+
+@pytest.mark.parametrize("name", sorted(semconv.WRITTEN))
+def test_what_workers_and_users_write_leaves_half_of_the_queue_to_events(name: str) -> None:
+    """The queue of logs has levels of its own."""
+    sink, metrics, weight = Spans(), Metrics(), 50 if name == semconv.WORKER_LOG else 1
+    sink.signal = "logs"
+    logs = RecordExport([sink], lambda _: [], PumpLimits(queue_size=200))
+    pump = Pump(RecordExport(), MetricExport([(metrics, make_state(0))]), logs)
+    offer, of = pump.logs.offer, 100 // weight
+    written, event = (
+        ClusterEvent(1.0, one, {}, weight=weight if one == name else 1)
+        for one in (name, semconv.CLIENT_ADDED)
+    )
+    assert [offer(written) for _ in range(of + 1)] == [True] * of + [False]
+    # One that is offered again later is not lost.
+    assert not offer(written, counted=False)
+    assert [offer(event) for _ in range(101)] == [True] * 100 + [False]
+    assert outcomes(pump, "logs") == {"queue_full": weight + 1}
+    exports(pump)
+    assert offer(written)
+    exports(pump)
+    assert metrics.value(semconv.OTEL_QUEUE_CAPACITY.name, "logs") == 200
+    assert metrics.value(SIZE, "logs") == 0
+    assert (AGE, ("logs",)) not in metrics.last, "events are rare"
 
 
 # ------------------------------------------------------------------------------------ close
