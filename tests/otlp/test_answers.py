@@ -133,7 +133,7 @@ def test_a_connection_that_died_without_a_word_is_left(
             monkeypatch.setattr(transport, "_IDLE", 0.0)
         for sink, records in pairs:
             # One that was not used for long is not even tried.
-            assert idle or not send(sink, records, longest=1).taken
+            assert idle or not send(sink, records, longest=0.2).taken
             assert send(sink, records) == Answer(True)
     assert len(server.accepted) == 6, "nothing comes twice"
 

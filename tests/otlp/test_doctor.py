@@ -181,7 +181,7 @@ def test_nobody_there(examine: Examine, protocol: str) -> None:
 @pytest.mark.usefixtures("no_long_look")
 def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
     with silent_server() as endpoint:
-        findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
+        findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.1")
         assert kinds(findings) == {"timeout"}
 
 
@@ -323,7 +323,7 @@ def test_an_empty_address_of_a_backend_is_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with dask.config.set({"otel.files.path": str(tmp_path)}):
-        assert main(["doctor", "--jaeger", "", "--patience", "1", "--json"]) == 1
+        assert main(["doctor", "--jaeger", "", "--patience", "0.1", "--json"]) == 1
     findings = json.loads(capsys.readouterr().out)["findings"]
     (found,) = [one for one in findings if one["level"] == "problem"]
     assert found["check"] == "backend.jaeger"

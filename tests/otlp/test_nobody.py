@@ -29,7 +29,7 @@ LONG = 100
 
 
 def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
-    set_variables(monkeypatch, variables)
+    set_variables(monkeypatch, {"OTEL_BLRP_SCHEDULE_DELAY": "20", **variables})
     made = make_pump(Settings(), "Scheduler-1", time.time_ns())
     assert made is not None
     return made

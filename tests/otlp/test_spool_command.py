@@ -228,6 +228,14 @@ def test_an_interrupt_leaves_no_progress_on_the_line(monkeypatch: pytest.MonkeyP
     assert ("3 spans left" in shown, shown.endswith("\r\x1b[K")) == (True, True)
 
 
+#: Nobody waits for the request that hangs.
+PROGRAM = """
+from dask_otel.cli import main, spool
+spool._CLOSING = 0.1
+raise SystemExit(main())
+"""
+
+
 def test_it_can_be_interrupted(path: Path) -> None:
     fill(path, 600, with_note=False)
     released = threading.Event()
@@ -236,7 +244,7 @@ def test_it_can_be_interrupted(path: Path) -> None:
         server.before_answer = lambda _: (len(server.requests) < 2 or released.wait(60)) and None
         try:
             with subprocess.Popen(
-                [sys.executable, "-m", "dask_otel", "spool", "--send", str(path)],
+                [sys.executable, "-c", PROGRAM, "spool", "--send", str(path)],
                 # It does not try again by itself meanwhile, however slow this machine is.
                 env={**os.environ, **server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "120"},
                 stdout=subprocess.PIPE,

@@ -39,6 +39,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     """What a person would wait a second for takes no time."""
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     monkeypatch.setattr("dask_otel.pump.spooled.ALIVE", 0.0)
+    monkeypatch.setattr("dask_otel.pump.spooled.MOMENT", 0.1)
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.0)
     monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.0)
     monkeypatch.setattr("dask_otel.pump.spooled.LONGEST_RETRY", 0.0)
