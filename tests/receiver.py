@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from socketserver import BaseRequestHandler, ThreadingTCPServer
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -42,26 +43,8 @@ def attributes(pairs: Any) -> dict[str, Any]:
     return found
 
 
-@dataclass
-class Span:
-    """A received span."""
-
-    name: str
-    trace_id: int
-    span_id: int
-    parent_id: int | None
-    kind: int
-    start_ns: int
-    end_ns: int
-    attributes: dict[str, Any]
-    events: list[tuple[str, int, dict[str, Any]]]
-    links: list[tuple[int, int, dict[str, Any]]]
-    status: int
-    message: str
-    resource: dict[str, Any]
-    scope: tuple[str, str, str]
-    #: Attributes, events and links that limits left out.
-    dropped: tuple[int, int, int] = (0, 0, 0)
+class Span(SimpleNamespace):
+    """A received span, as `decode_spans` makes it."""
 
     @property
     def type(self) -> str:
@@ -79,23 +62,8 @@ class Span:
         return str(self.attributes.get("dask.span.name"))
 
 
-@dataclass
-class Point:
-    """A received data point."""
-
-    metric: str
-    unit: str
-    kind: str
-    monotonic: bool | None
-    temporality: int | None
-    attributes: dict[str, Any]
-    start_ns: int
-    time_ns: int
-    value: Any
-    is_int: bool | None
-    exemplars: list[tuple[int, int, float]]
-    resource: dict[str, Any]
-    scope: tuple[str, str, str]
+class Point(SimpleNamespace):
+    """A received data point, as `decode_points` makes it."""
 
     @property
     def labels(self) -> tuple[tuple[str, Any], ...]:
@@ -108,22 +76,8 @@ class Point:
         return self.metric, self.labels
 
 
-@dataclass
-class Log:
-    """A received log record."""
-
-    name: str
-    time_ns: int
-    severity: int
-    severity_text: str
-    body: str | None
-    #: Besides its name.
-    attributes: dict[str, Any]
-    trace_id: int | None
-    span_id: int | None
-    flags: int
-    resource: dict[str, Any]
-    scope: tuple[str, str, str]
+class Log(SimpleNamespace):
+    """A received log record, as `decode_logs` makes it."""
 
 
 def _int(raw: bytes) -> int:
@@ -156,6 +110,7 @@ def decode_spans(request: trace_service_pb2.ExportTraceServiceRequest) -> Iterat
                     message=span.status.message,
                     resource=of,
                     scope=(scope.scope.name, scope.scope.version, scope.schema_url),
+                    # Attributes, events and links that limits left out.
                     dropped=(
                         span.dropped_attributes_count,
                         span.dropped_events_count,
@@ -223,6 +178,7 @@ def decode_logs(request: logs_service_pb2.ExportLogsServiceRequest) -> Iterator[
                     severity=log.severity_number,
                     severity_text=log.severity_text,
                     body=_value(log.body),
+                    # Besides its name.
                     attributes=of,
                     trace_id=_int(log.trace_id) or None,
                     span_id=_int(log.span_id) or None,
