@@ -240,6 +240,8 @@ def test_an_answer_after_the_end_is_no_news(
     setup.lane.feed([Row(2, None, 2)])
     setup.run(steps=3)
     assert (setup.sink.tries[-1][-1:], caplog.records) == ([2], [])
+    settled, counted = setup.lane.take_settled(), outcomes(setup.tally)
+    assert (settled, counted) == (([1], {"exported": 1}) if refused else ([], {}))
 
 
 def flaky() -> Judge:
