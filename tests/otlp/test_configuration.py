@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -12,8 +13,7 @@ from typing import Any
 
 import distributed
 import pytest
-from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from dask_otel._otel.sdk import environment
 from dask_otel._otel.sdk import outputs as _otel
@@ -83,17 +83,6 @@ def test_a_blank_variable_counts_as_not_set(server: Receiver, build: Build) -> N
     assert os.environ["OTEL_TRACES_EXPORTER"] == "", "and it stays as it was"
 
 
-def test_console(build: Build) -> None:
-    outputs = build(OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console")
-    for sinks, kind in (
-        (outputs.span_sinks, ConsoleSpanExporter),
-        (outputs.metric_sinks, ConsoleMetricExporter),
-    ):
-        (sink,) = sinks
-        assert (sink.destination.name, sink.key) == ("console", None)
-        assert type(sink.transport.exporter) is kind  # type: ignore[union-attr]
-
-
 def test_opentelemetrys_own_exporters_are_used_as_they_are(build: Build) -> None:
     """They get what ours send: the same spans and points, with the same resource."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -135,22 +124,6 @@ def test_what_an_exporter_of_others_refuses_is_a_no(build: Build) -> None:
 
     transport.exporter.export = raises
     assert "the way is closed" in send(sink, [ROOT]).reason
-
-
-def test_an_exporter_of_another_package(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, monkeypatch)
-    outputs = build(OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine")
-    assert outputs.span_sinks[0].destination.name == "mine"
-    assert send(outputs.span_sinks[0], [ROOT]).taken
-    assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
-    import mine_exporter  # type: ignore[import-not-found]
-
-    assert ([span.name for span in mine_exporter.SPANS], len(mine_exporter.METRICS)) == (
-        ["nightly"],
-        1,
-    )
 
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,20 +336,27 @@ def test_headers_as_people_write_them(
 ) -> None:
     (sink,) = build(server.environ, OTEL_EXPORTER_OTLP_HEADERS=headers).span_sinks
     assert send(sink, [ROOT]).taken
-    assert sent.items() <= server.requests[0][2].items()
+    ((_, _, got),) = server.requests
+    assert sent.items() <= got.items()
+    assert re.match(r"dask-otel/\S+ OTel-OTLP-Exporter-Python/", got["user-agent"])
 
 
 def test_a_folder_of_certificates_is_for_http(build: Build, tmp_path: Path) -> None:
     assert build(HTTP, OTEL_EXPORTER_OTLP_CERTIFICATE=str(tmp_path)).span_sinks
 
 
-def test_exporters_made_before_an_error_are_released(
+def test_exporters_of_another_package_are_used_and_released_if_others_cannot_be_made(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch)
-    import mine_exporter
+    outputs = build(OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine")
+    assert outputs.span_sinks[0].destination.name == "mine"
+    assert send(outputs.span_sinks[0], [ROOT]).taken
+    assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
+    import mine_exporter  # type: ignore[import-not-found]
 
-    mine_exporter.CLOSED.clear()
+    assert [span.name for span in mine_exporter.SPANS] == ["nightly"]
+    assert len(mine_exporter.METRICS) == 1
     problem(build, OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine,nothing")
     assert mine_exporter.CLOSED == ["Metrics", "Spans"]
 
@@ -510,6 +490,8 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
         "always_on",
     )
     assert outputs.sampled is None
+    sampled: Any = build(OTEL_METRICS_EXEMPLAR_FILTER="always_off").sampled
+    assert not sampled(ROOT.trace_id)
 
 
 # ---------------------------------------------------------------------------------- resource
@@ -570,8 +552,27 @@ def resource_of(build: Build, **options: str) -> dict[str, object]:
                 "host.name": "here",
             },
         ),
+        # Bytes that are no UTF-8.
+        (
+            {
+                "OTEL_RESOURCE_ATTRIBUTES": "bad=\udcff,good=1",
+                "OTEL_SERVICE_NAME": "name\udcff",
+            },
+            {"service.name": "name\ufffd", "bad": "\ufffd", "good": "1"},
+        ),
+        # The cluster always has a name.
+        *(
+            (given, {"dask.cluster.name": name})
+            for given, name in (
+                ({"OTEL_SERVICE_NAME": "svc"}, "svc"),
+                ({"DASK_CLUSTER_NAME": "operator"}, "operator"),
+                ({"DASK_GATEWAY_CLUSTER_NAME": "gateway"}, "gateway"),
+                ({"DASK_COILED__CLUSTER_NAME": "coiled"}, "coiled"),
+                ({"DASK_CLUSTER_NAME": "operator", "cluster_name": "config"}, "config"),
+                ({"OTEL_RESOURCE_ATTRIBUTES": "service.name="}, "dask-scheduler"),
+            )
+        ),
     ],
-    ids=["ours", "the user's", "a detector's", "the user's, with a detector"],
 )
 def test_the_user_wins_over_a_detector_and_that_over_ours(
     build: Build,
@@ -593,35 +594,6 @@ def test_detectors_that_fail_are_left_out_with_one_warning(
     (record,) = caplog.records
     for said in ("broken (RuntimeError: no such host)", "unknown (", *detectors):
         assert said in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"OTEL_SERVICE_NAME": "svc"}, "svc"),
-        ({"DASK_CLUSTER_NAME": "operator"}, "operator"),
-        ({"DASK_GATEWAY_CLUSTER_NAME": "gateway"}, "gateway"),
-        ({"DASK_COILED__CLUSTER_NAME": "coiled"}, "coiled"),
-        ({"DASK_CLUSTER_NAME": "operator", "cluster_name": "config"}, "config"),
-        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name="}, "dask-scheduler"),
-    ],
-)
-def test_the_cluster_always_has_a_name(build: Build, options: dict[str, str], name: str) -> None:
-    assert resource_of(build, **options)["dask.cluster.name"] == name
-
-
-def test_bytes_that_are_no_utf8_do_not_spoil_the_resource(server: Receiver, build: Build) -> None:
-    outputs = build(
-        server.environ,
-        OTEL_RESOURCE_ATTRIBUTES="bad=\udcff,good=1",
-        OTEL_SERVICE_NAME="name\udcff",
-    )
-    assert send(outputs.span_sinks[0], [ROOT]).taken
-    resource = server.spans[0].resource
-    assert (resource["service.name"], (resource["bad"], resource["good"])) == (
-        "name\ufffd",
-        ("\ufffd", "1"),
-    )
 
 
 # ---------------------------------------------------------------------------------- sampling
@@ -686,12 +658,6 @@ def test_what_is_neither_true_nor_false_is_false_with_a_warning(
         message.removeprefix("dask-otel: ") for message in caplog.messages
     }
     assert outputs.decides(Trace(2**128 - 1))
-
-
-def test_no_exemplars(build: Build) -> None:
-    outputs = build(OTEL_METRICS_EXEMPLAR_FILTER="always_off")
-    assert outputs.sampled is not None
-    assert not outputs.sampled(ROOT.trace_id)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,18 @@ def test_metrics_are_those_of_the_sdks_encoder() -> None:
     assert ExportMetricsServiceRequest.FromString(made) == expected
 
 
+def test_text_that_is_no_unicode_is_an_error_of_its_span_alone() -> None:
+    """The core cleans all text; if it did not, the pump would drop that one span."""
+    for bad in (
+        replace(CHILD, name="\ud800"),
+        replace(CHILD, error="\ud800"),
+        replace(CHILD, attributes={"bad": "\ud800"}),
+        replace(CHILD, events=(Event("\ud800", 1, {}),)),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            Encoder({}, "1").span(bad)
+
+
 def test_rows_of_several_runs_each_keep_their_resource_and_version() -> None:
     encoder, other = Encoder({"run": "now"}, "2"), Encoder({"run": "before"}, "1")
     rows = [
