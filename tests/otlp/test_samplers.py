@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.sdk.trace.sampling import (
@@ -132,7 +133,11 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         eventually(lambda: threads() == 0, what="the answer")
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
+        assert sampler.decides(Trace(3)), "it is left alone for a while"
         assert foreign.asked == ["own"]
+        sampler._rest_until = 0.0
+        assert not sampler.decides(Trace(4, "later"))
+        assert foreign.asked == ["own", "later"]
     (record,) = caplog.records
     assert f"Waiting gave no answer within {PATIENCE:g} s" in record.getMessage()
 
@@ -144,20 +149,6 @@ def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.Monke
     sampler = TraceSampler(Foreign(lambda name: False))
     monkeypatch.setattr(threading.Thread, "start", no_room)
     assert all(sampler.decides(Trace(number)) for number in range(3))
-
-
-def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = Waiting(lambda name: False)
-    sampler = TraceSampler(foreign)
-    assert sampler.decides(Trace(1))
-    foreign.go_on.set()
-    eventually(lambda: threads() == 0, what="the answer")
-    assert sampler.decides(Trace(2)), "it is left alone"
-    monkeypatch.setattr(sampling, "PATIENCE", 60.0)
-    assert not sampler._is_prompt
-    sampler._rest_until = 0.0
-    assert not sampler.decides(Trace(3))
-    assert len(foreign.asked) == 2
 
 
 def test_threads_that_ask_at_once_get_one_decision() -> None:
@@ -234,22 +225,6 @@ def leaves(argument: str | None) -> Sampler:
     raise SystemExit(argument)
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any]) -> None:
-    """Let a package offer that one as ``mine``."""
-    group = "opentelemetry_traces_sampler"
-    mine = EntryPoint("mine", f"{__name__}:{factory.__name__}", group)
-    found = sampling.entry_points
-
-    def entry_points(**selected: str) -> list[EntryPoint]:
-        if selected == {"group": group, "name": "mine"}:
-            return [mine]
-        return list(found(**selected))
-
-    monkeypatch.setattr(sampling, "entry_points", entry_points)
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "mine")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
-
-
 @pytest.mark.parametrize(
     ("factory", "why"),
     [
@@ -266,8 +241,13 @@ def test_one_of_an_installed_package_decides_or_is_named_and_the_default_decides
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    installed(monkeypatch, factory)
+    group = "opentelemetry_traces_sampler"
+    found = Mock(return_value=[EntryPoint("mine", f"{__name__}:{factory.__name__}", group)])
+    monkeypatch.setattr(sampling, "entry_points", found)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "mine")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     sampler = make_sampler()
+    found.assert_called_once_with(group=group, name="mine")
     asked = (Trace(1), Trace(2, "", Caller(Traceparent(2, 3, 0))), Trace(3, "0.5"))
     decisions = [sampler.decides(trace) for trace in asked]
     if why is None:

@@ -211,16 +211,10 @@ def test_without_an_exporter_nothing_is_touched(
     assert "3 spans waiting" in command()[1]
 
 
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Make a terminal of standard error; return what it gets."""
-    made = io.StringIO()
-    made.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", made)
-    return made
-
-
 def test_an_interrupt_leaves_no_progress_on_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, pump = terminal(monkeypatch), Mock()
+    screen, pump = io.StringIO(), Mock()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", screen)
     pump.condition.side_effect = [{"spool": {"waiting": 3, "reason": None}}, KeyboardInterrupt]
     with pytest.raises(KeyboardInterrupt):
         spool._wait(pump, patience=60.0)
