@@ -8,8 +8,8 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -34,23 +34,8 @@ SPILLING = {
 }
 
 
-@dataclass
-class Run:
-    """What one cluster did, and where its telemetry went."""
-
-    prometheus: PrometheusClient
-    name: str
-    #: Ids of Dask spans by a short name, as the client got them.
-    ids: dict[str, str] = field(default_factory=dict)
-    #: See `own_values` (names as text) and `described_spans`.
-    values: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    spans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: ``Scheduler.cumulative_worker_metrics`` of the contexts that belong to no span.
-    cluster_values: dict[tuple[str, ...], float] = field(default_factory=dict)
-    instance: str = ""
-    #: Time of a sample that has all of this: queries at it need no extrapolation.
-    at: float = 0.0
-    started: float = 0.0
+class Run(SimpleNamespace):
+    """What one cluster did, and where its telemetry went; see `new_run`."""
 
     def selector(self, name: str, **labels: str) -> str:
         """A selector of this cluster's series of a metric."""
@@ -203,7 +188,21 @@ def scheduler(
 
 def new_run(prometheus: PrometheusClient, name: str = "") -> Run:
     """A run that is about to begin; by default on a cluster of its own."""
-    return Run(prometheus, name or f"cluster-{uuid.uuid4().hex[:12]}", started=time.time())
+    return Run(
+        prometheus=prometheus,
+        name=name or f"cluster-{uuid.uuid4().hex[:12]}",
+        # Ids of Dask spans by a short name, as the client got them.
+        ids={},
+        # See `own_values` (names as text) and `described_spans`.
+        values={},
+        spans={},
+        # ``Scheduler.cumulative_worker_metrics`` of the contexts that belong to no span.
+        cluster_values={},
+        instance="",
+        # Time of a sample that has all of this: queries at it need no extrapolation.
+        at=0.0,
+        started=time.time(),
+    )
 
 
 def observe(run: Run, address: str, folder: Path) -> None:

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -54,18 +54,15 @@ def get_json(url: str, missing: bytes | None = None, **parameters: str | float) 
 # ------------------------------------------------------------------------------ Prometheus
 
 
-@dataclass(frozen=True)
-class Series:
-    """One series of a query's answer."""
+class Series(SimpleNamespace):
+    """One series of a query's answer: its name, labels and points.
 
-    name: str
-    labels: Mapping[str, str]
-    #: (Unix time in seconds, value), ascending; one for an instant query.
-    points: tuple[tuple[float, float], ...]
+    A point is (Unix time in seconds, value), ascending; there is one for an instant query.
+    """
 
     @property
     def value(self) -> float:
-        return self.points[-1][1]
+        return float(self.points[-1][1])
 
 
 class PrometheusClient:
@@ -105,9 +102,9 @@ def _series(data: Mapping[str, Any]) -> list[Series]:
         data = {"result": [{"metric": {}, "value": data["result"]}]}
     return [
         Series(
-            item["metric"].get("__name__", ""),
-            {key: value for key, value in item["metric"].items() if key != "__name__"},
-            tuple(
+            name=item["metric"].get("__name__", ""),
+            labels={key: value for key, value in item["metric"].items() if key != "__name__"},
+            points=tuple(
                 (float(time), float(value)) for time, value in item.get("values") or [item["value"]]
             ),
         )
@@ -118,14 +115,8 @@ def _series(data: Mapping[str, Any]) -> list[Series]:
 # ---------------------------------------------------------------------------------- logs
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A log record as a server gives it back."""
-
-    time_ns: int
-    line: str
-    #: All other fields.
-    labels: Mapping[str, str]
+class Entry(SimpleNamespace):
+    """A log record as a server gives it back: its time, its line, and all other fields."""
 
 
 class VictoriaLogsClient:
@@ -142,7 +133,7 @@ class VictoriaLogsClient:
     def query(self, logsql: str, start: float) -> list[Entry]:
         """The log records that a query finds."""
         return [
-            Entry(_nanoseconds(row.pop("_time")), row.pop("_msg"), row)
+            Entry(time_ns=_nanoseconds(row.pop("_time")), line=row.pop("_msg"), labels=row)
             for row in self.rows(logsql, start)
         ]
 

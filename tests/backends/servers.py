@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -228,14 +229,10 @@ def start_sink(folder: Path) -> Running:
     return _start("sink", folder, config=Path(__file__).with_name("sink.yaml"))
 
 
-def start_jaeger(folder: Path) -> Running:
-    """Jaeger with traces in memory."""
-    return _start("jaeger", folder)
-
-
-def start_victorialogs(folder: Path) -> Running:
-    """VictoriaLogs alone. Its ``url`` takes OTLP below ``/insert/opentelemetry``."""
-    return _start("victorialogs", folder)
+#: Jaeger with traces in memory.
+start_jaeger = partial(_start, "jaeger")
+#: VictoriaLogs alone. Its ``url`` takes OTLP below ``/insert/opentelemetry``.
+start_victorialogs = partial(_start, "victorialogs")
 
 
 def start_alertmanager(folder: Path, config: Path) -> Running:

@@ -68,10 +68,9 @@ def test_every_metric_is_there_by_its_name_with_its_labels(bridge_run: Run) -> N
 
 
 def test_fine_metrics_are_dasks_own(bridge_run: Run) -> None:
-    assert bridge_run.fine_metrics() == pytest.approx(bridge_run.values, rel=1e-12)
-    contexts = {key[1] for key in bridge_run.values}
+    """Each was compared in `observe`: these are among them."""
+    assert {key[1] for key in bridge_run.values} == {"execute", "p2p"}
     activities = {key[3] for key in bridge_run.values}
-    assert contexts == {"execute", "p2p"}
     assert activities >= {"thread-cpu", "thread-noncpu", "disk-read", "memory-read", "failed"}
 
 
