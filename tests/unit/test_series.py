@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +16,7 @@ from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import Exemplar, NumberPoint
+from dask_otel.core.records import Exemplar
 from dask_otel.core.text import Sanitizer, label_text
 from tests.limits import make_series_limits, make_state
 from tests.unit.metric_states import START, S, collect, durations, shown
@@ -513,17 +512,13 @@ def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
     assert len({dataclasses.replace(record, points=()) for record in records}) == 1
 
 
-def test_points_are_made_one_record_at_a_time(state):
-    # A name that no other test's points carry: some of theirs may still be alive.
-    series = [("dask.otel.exported", f"one record at a time {number}") for number in range(1000)]
-    state.apply(MetricBatch(START, increments=dict.fromkeys(series, 1)))
-
-    def alive() -> int:
-        points = [o for o in gc.get_objects() if type(o) is NumberPoint]
-        return str([point.attributes for point in points]).count("one record at a time")
-
+def test_points_are_made_one_record_at_a_time():
+    made = []
+    state = make_state(START, breathe=lambda: made.append(1))
+    state.apply(signal_batch(*range(1000)))
+    made.clear()
     records = state.collect(START + 60 * S, 10)
-    assert alive() == 0
+    assert not made
     first = next(records)
-    assert len(first.points) <= alive() <= 20
-    assert sum(len(record.points) for record in records) == 1990
+    assert len(made) <= 10
+    assert len(first.points) + sum(len(record.points) for record in records) == 2000

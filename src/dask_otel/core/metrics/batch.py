@@ -31,7 +31,7 @@ RawSeries: TypeAlias = tuple[Hashable, ...]
 _BOUNDS: Final = (*semconv.DURATION_BOUNDS, inf)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Distribution:
     """Durations in seconds, counted by bucket (`semconv.DURATION_BOUNDS`)."""
 
