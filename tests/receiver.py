@@ -405,9 +405,10 @@ def refusing() -> Iterator[str]:
 
 
 @contextmanager
-def hanging_up() -> Iterator[int]:
-    """Accept connections, and close each of them at once; give the port."""
-    with ThreadingTCPServer(("127.0.0.1", 0), BaseRequestHandler) as server:
+def hanging_up(handler: type[BaseRequestHandler] = BaseRequestHandler) -> Iterator[int]:
+    """Accept connections, and close each of them when it was handled; give the port."""
+    with ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import re
-import socket
 import threading
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
+from socketserver import BaseRequestHandler
 from typing import Any
 from unittest.mock import Mock
 
@@ -276,30 +277,24 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
 @contextmanager
-def endless(pause: float, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
-    """Answer one request with content that does not end; give the URL, and what was sent."""
-    sent = [0]
+def endless(pause: float, chunk: bytes) -> Iterator[str]:
+    """Answer each request with content that does not end; give the URL."""
     hung_up = threading.Event()
 
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(_HEAD)
-            try:
-                while not hung_up.wait(pause):
-                    connection.sendall(chunk)
-                    sent[0] += len(chunk)
-            except OSError:
-                hung_up.set()
+    class Endless(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(_HEAD)
+            with suppress(OSError):
+                while True:
+                    time.sleep(pause)
+                    self.request.sendall(chunk)
+            hung_up.set()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces", sent
+    with hanging_up(Endless) as port:
+        yield f"http://127.0.0.1:{port}/v1/traces"
         # The client is gone: the next bytes find nobody.
         assert hung_up.wait(60), "the connection is still read"
-        thread.join(60)
 
 
 class OfUser(requests.Session):
@@ -340,7 +335,7 @@ def test_an_answer_without_an_end_is_read_for_a_time_and_up_to_a_size(
     pause: float, chunk: bytes, timeout: float
 ) -> None:
     """Each part comes long before the timeout."""
-    with endless(pause, chunk) as (url, _):
+    with endless(pause, chunk) as url:
         made = transport.HttpTransport("traces", {}, timeout, requests.Session, url)
         with closing(made):
             answer = made.send(b"", 60)
