@@ -122,7 +122,8 @@ class MetricPage:
     def _metric(
         self, record: MetricRecord, samples: Mapping[_Key, _Sample], openmetrics: bool
     ) -> Metric:
-        name, unit = prometheus_name(record.name), unit_suffix(record)
+        name, ratio = prometheus_name(record.name), (record.unit, record.instrument)
+        unit = "ratio" if ratio == ("1", "gauge") else _UNITS.get(record.unit, "")
         kind = record.instrument if record.instrument in ("counter", "histogram") else "gauge"
         metric = Metric(name, record.description, kind, unit)
         for key, (point, exemplar) in samples.items():
@@ -147,13 +148,6 @@ class MetricPage:
 def prometheus_name(name: str) -> str:
     """Return a metric's name without unit, or an attribute's key, as Prometheus writes it."""
     return _ILLEGAL.sub("_", name)
-
-
-def unit_suffix(record: MetricRecord | semconv.Metric) -> str:
-    """Return the unit that ends a metric's name; empty if there is none."""
-    if record.unit == "1":
-        return "ratio" if record.instrument == "gauge" else ""
-    return _UNITS.get(record.unit, "")
 
 
 def _text(value: object) -> str:

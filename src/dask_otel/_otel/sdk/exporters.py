@@ -176,10 +176,6 @@ def _variables(signal: str, what: str) -> tuple[str, str]:
     return f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
 
 
-def _value(signal: str, what: str) -> str | None:
-    return (first_set(*_variables(signal, what)) or ("", None))[1]
-
-
 # ------------------------------------------------------------------------------ our own OTLP
 
 
@@ -295,8 +291,8 @@ def _destination(signal: str, name: str) -> Destination:
     if name != "otlp" and name not in _OTHERS:
         return Destination(name)
     grpc = _speaks_grpc(signal, name)
-    endpoint = _value(signal, "ENDPOINT")
-    url = masked_url(endpoint) if endpoint else f"http://localhost:{4317 if grpc else 4318}"
+    given = first_set(*_variables(signal, "ENDPOINT"))
+    url = masked_url(given[1]) if given else f"http://localhost:{4317 if grpc else 4318}"
     address = Endpoint(url, "gRPC" if grpc else "HTTP")
     return Destination(str(address), address)
 

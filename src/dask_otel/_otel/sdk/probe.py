@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Seconds to identify the server.
 _LOOK: Final = 4.0
-_THREAD: Final = "dask-otel-doctor"
 
 
 def probe(settings: Settings, seconds: float) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _tries(
 def _results(tries: Sequence[tuple[Any, Any]], seconds: float) -> list[dict[str, Any]]:
     """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
-    sent = [apart(partial(_send, *one, began + seconds), _THREAD) for one in tries]
+    sent = [apart(partial(_send, *one, began + seconds), "dask-otel-doctor") for one in tries]
     wait(sent, seconds + 2 * _LOOK)
     waited = time.monotonic() - began
     late = Answer(False, f"no answer within {waited:.0f} s"), None, waited

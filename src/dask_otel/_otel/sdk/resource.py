@@ -27,8 +27,6 @@ _CLUSTER_NAME_VARIABLES: Final = (
     "COILED_CLUSTER_NAME",
     "DASK_COILED__CLUSTER_NAME",
 )
-#: The service's name, if it has no other one.
-_SERVICE: Final = "dask-scheduler"
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
 #: Seconds for all detectors: the shortest run of a cluster may end meanwhile, and its close waits.
 _PATIENCE: Final = 4.0
@@ -60,7 +58,7 @@ def make_resource(
     found = _detected()
     # The SDK's placeholder for a missing name.
     if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
-        found[semconv.SERVICE_NAME] = _SERVICE
+        found[semconv.SERVICE_NAME] = "dask-scheduler"
     found.setdefault(semconv.SERVICE_INSTANCE_ID, instance_id)
     name, instance = (
         str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)

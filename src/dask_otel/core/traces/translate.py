@@ -40,9 +40,6 @@ from dask_otel.core.traces.redact import redacted_name, redacted_value
 from dask_otel.core.traces.task_records import TaskRecords
 from dask_otel.core.traces.values import SpanLimits, Written, in_threads
 
-_SCHEDULER_CLOSED: Final = "SchedulerClosed"
-_SCHEDULER_LOST: Final = "SchedulerLost"
-
 _DEFAULT_LIMITS: Final = SpanLimits()
 
 
@@ -195,7 +192,7 @@ class _Translation(TaskRecords):
 
     def lost(self, note: OpenNote) -> SpanRecord:
         """Return the span with its known facts."""
-        out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
+        out = self._span_identity("error", "SchedulerLost", complete=False)
         self._put_queue_time(out, note)
         if note.counts is not None:
             self._put_outcomes(out, note.counts)
@@ -299,7 +296,7 @@ class _Translation(TaskRecords):
     def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""
         if finished.result == "error":
-            return _SCHEDULER_CLOSED
+            return "SchedulerClosed"
         if finished.result != "failure":
             return None
         if finished.tree_failure is None:
