@@ -70,11 +70,6 @@ def target(path: str | Path) -> FileSettings:
     return FileSettings(str(path), 10**8, 10)
 
 
-def failed_span() -> Any:
-    failure = Failure(T + 5, "load-1", "load", "tcp://w:1", "KeyError('ö\\n')", "Traceback …")
-    return make_span("failed", groups=2, result="failure", failures=(failure,))
-
-
 @pytest.mark.parametrize(
     ("variables", "interval", "at_once"),
     [
@@ -104,7 +99,9 @@ def test_files_have_metrics_every_five_seconds_until_one_is_full(
 def test_files_have_what_a_server_gets(export: StartExport, tmp_path: Path) -> None:
     with receiver("http/protobuf") as server:
         running = export(**server.environ)
-        running.spans(make_span("one", groups=3), failed_span())
+        failure = Failure(T + 5, "load-1", "load", "tcp://w:1", "KeyError('ö\\n')", "Traceback …")
+        failed = make_span("failed", groups=2, result="failure", failures=(failure,))
+        running.spans(make_span("one", groups=3), failed)
         running.metrics(make_batch(spans=3))
         running.close(30)
         spans = [span for one in read(tmp_path / "files", "traces") for span in decode_spans(one)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import textwrap
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,15 +202,6 @@ def test_what_a_provider_does_not_record_is_not_counted_as_exported() -> None:
     assert not exporter.get_finished_spans()
 
 
-def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
-    """Run a program in a process of its own: the global provider can be set only once."""
-    file = folder / "program.py"
-    file.write_text(textwrap.dedent(program))
-    done = environment.run(str(file), **environ)
-    assert "Traceback" not in done.stderr, done.stderr
-    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-
-
 OWN = """
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
@@ -251,9 +241,14 @@ OWN = """
 def test_an_applications_provider_is_left_alone_where_the_bridge_is_to_have_its_own(
     tmp_path: Path,
 ) -> None:
+    # The global provider can be set only once in a process.
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(OWN))
     with receiver() as received:
-        said = run(tmp_path, OWN, **received.environ, OTEL_SERVICE_NAME="shop")
+        done = environment.run(str(program), **received.environ, OTEL_SERVICE_NAME="shop")
         spans = {s.name: s for s in received.spans if s.type == "span"}
+    assert "Traceback" not in done.stderr, done.stderr
+    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     assert ((said["name"], said["service"], said["environment"]), spans.keys()) == (
         ("request", "shop", "shop"),
         {"etl"},

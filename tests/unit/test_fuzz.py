@@ -45,15 +45,9 @@ def test_finite_seconds_with_an_infinite_sum_are_left_out():
     assert sanitizer.counts["value"] == 1
 
 
-class _Held:
-    """Takes the place of the lifecycle."""
-
-    open: dict = {}
-
-
 def blocks_of(client: str) -> ClientBlocks:
     known = {client: SimpleNamespace(last_seen=0.0)}
-    return ClientBlocks(SimpleNamespace(clients=known), _Held(), make_limits())
+    return ClientBlocks(SimpleNamespace(clients=known), SimpleNamespace(open={}), make_limits())
 
 
 @pytest.mark.parametrize(

@@ -251,18 +251,10 @@ def test_each_request_is_a_line_for_debugging(caplog: pytest.LogCaptureFixture) 
         assert [text.partition(" s: ")[2] for text in lines] == ["accepted", "refused by the test"]
 
 
-class FlakyMetrics(Metrics):
-    """Says no to every second request."""
-
-    def answer(self) -> Answer:
-        self.ok = self.calls % 2 == 0
-        return super().answer()
-
-
 def test_a_flaky_endpoint_gets_the_metrics_behind_a_request_that_failed() -> None:
     """Not: nothing behind the first of many requests that fails, at each export."""
-    metrics = FlakyMetrics()
-    metrics.max_points = 4
+    metrics, answers = Metrics(), itertools.cycle([Answer(True), Answer(False, "at times")])
+    metrics.answer, metrics.max_points = lambda: next(answers), 4  # type: ignore[method-assign]
     labels = [f"activity-{n}" for n in range(40)]
     with pumping(metrics=[metrics]) as pump:
         for _ in range(2):
