@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import ssl
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(NamedTuple):
     """Files in PEM format."""
 
     certificate: Path
     key: Path
-
-    @property
-    def pair(self) -> tuple[bytes, bytes]:
-        """Key and certificate."""
-        return self.key.read_bytes(), self.certificate.read_bytes()
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """For a server."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key)
-        return context
 
 
 def self_signed(folder: Path, name: str = "") -> Certificate:

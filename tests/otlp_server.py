@@ -7,6 +7,7 @@ sink notes when they came, and leaves the cores to what it measures.
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -75,38 +76,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer.content)
 
-    def do_GET(self) -> None:
-        """Answer as a web page that a redirect leads to."""
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
     def log_message(self, *args: Any) -> None:
         """Say nothing."""
 
 
-class _Grpc(grpc.GenericRpcHandler):
-    def __init__(self, take: Take) -> None:
-        self._take = take
+def _grpc_handler(take: Take, method: str) -> grpc.GenericRpcHandler:
+    def handle(body: bytes, context: grpc.ServicerContext) -> bytes:
+        headers = {
+            key: value.decode() if isinstance(value, bytes) else value
+            for key, value in context.invocation_metadata()
+        }
+        answer = take(method, body, headers)
+        if answer.headers:
+            context.set_trailing_metadata(tuple(answer.headers.items()))
+        if answer.status is not None:
+            context.abort(grpc.StatusCode[str(answer.status)], answer.content.decode())
+        return answer.content
 
-    def service(self, handler_call_details: Any) -> Any:
-        method = handler_call_details.method
-        if method not in SIGNALS:
-            return None
-
-        def handle(body: bytes, context: grpc.ServicerContext) -> bytes:
-            headers = {
-                key: value.decode() if isinstance(value, bytes) else value
-                for key, value in context.invocation_metadata()
-            }
-            answer = self._take(method, body, headers)
-            if answer.headers:
-                context.set_trailing_metadata(tuple(answer.headers.items()))
-            if answer.status is not None:
-                context.abort(grpc.StatusCode[str(answer.status)], answer.content.decode())
-            return answer.content
-
-        return grpc.unary_unary_rpc_method_handler(handle)
+    _, service, name = method.split("/")
+    handlers = {name: grpc.unary_unary_rpc_method_handler(handle)}
+    return grpc.method_handlers_generic_handler(service, handlers)
 
 
 @contextmanager
@@ -147,12 +136,16 @@ def _serve_grpc(
     if largest is not None:
         options.append(("grpc.max_receive_message_length", largest))
     server = grpc.server(ThreadPoolExecutor(4), options=options)
-    server.add_generic_rpc_handlers((_Grpc(take),))
+    methods = [where for where in SIGNALS if not where.startswith("/v1/")]
+    server.add_generic_rpc_handlers([_grpc_handler(take, method) for method in methods])
     address = f"{_HOST}:{port}"
     bound = (
         server.add_insecure_port(address)
         if tls is None
-        else server.add_secure_port(address, grpc.ssl_server_credentials([tls.pair]))
+        else server.add_secure_port(
+            address,
+            grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())]),
+        )
     )
     server.start()
     try:
@@ -168,8 +161,10 @@ def _serve_http(
     http = _Http((_HOST, port), _Handler)
     http.take = take
     if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
         # The handshake is the handler's, so that who does not speak TLS holds up nobody.
-        http.socket = tls.context.wrap_socket(
+        http.socket = context.wrap_socket(
             http.socket, server_side=True, do_handshake_on_connect=False
         )
     thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
