@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -13,15 +12,12 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
 from dask_otel._otel.sdk import exporters, outputs
-from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import ClusterEvent
-from dask_otel.pump.destination import Destination
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import FileSettings, ProfileSettings, Settings, WorkerSettings
 from tests.environment import set_variables
 from tests.otlp.pipeline import Export, make_batch
 from tests.receiver import port_of, refusing
-from tests.unit.pumps import Metrics, Spans
 from tests.waiting import eventually
 
 #: Seconds for a request, and those of a close: nobody waits so long.
@@ -125,39 +121,6 @@ def test_the_log_names_what_is_exported(
     none = {f"OTEL_{signal}_EXPORTER": "none" for signal in without}
     made = made_with(monkeypatch, OTEL_EXPORTER_OTLP_ENDPOINT="http://c:4317", **none)
     assert made.summary.partition(" (OTEL_")[0] == said
-
-
-@pytest.mark.parametrize(
-    ("reason", "levels", "word"),
-    [
-        (
-            "UNAVAILABLE: failed to connect to all addresses; Connection refused",
-            [],
-            "now",
-        ),
-        ("UNAVAILABLE: connections to all backends failing; handshaker shutdown", [], "now"),
-        ("DEADLINE_EXCEEDED: Deadline Exceeded", [], "now"),
-        ("", [], "now"),
-        # Somebody is there, and takes nothing.
-        ("INVALID_ARGUMENT: refused", ["WARNING"], "again"),
-    ],
-)
-def test_after_the_hint_only_a_refusal_is_news(
-    reason: str, levels: list[str], word: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    health = Destination("there", Endpoint("http://localhost:4317", "gRPC"))
-    spans, metrics = Spans(), Metrics()
-    health.expect_no_server()
-    for sink in (spans, metrics):
-        health.failed(sink, reason)
-    assert [r.levelname for r in caplog.records if r.levelno >= logging.INFO] == levels
-    for sink in (spans, metrics):
-        health.ok(sink)
-    assert caplog.messages[-1] == f"dask-otel exports to {health.condition()['destination']} {word}"
-    # From now on it is, though not within minutes of the last.
-    health.failed(spans, reason)
-    assert caplog.records[-1].levelname == ("INFO" if levels else "WARNING")
 
 
 @pytest.mark.parametrize("missing", ["otel.files.path", "otel.workers.context", ""])

@@ -267,6 +267,17 @@ def spaced(*reasons: str) -> Steps:
             spaced(LATE, "", *[UNTRUSTED] * 4, "", UNTRUSTED, LATE, LATE),
             {0: "WARNING", 1: "INFO", 2: "WARNING", 6: "INFO", 8: "WARNING"},
         ),
+        # After a hint that nobody is there, only a refusal is news, and that somebody is.
+        *(
+            ([(0, "nobody", ""), *spaced(reason, reason, "", "", reason)], messages)
+            for reason, messages in (
+                (f"{TO_ALL}Connection refused", {3: "INFO", 5: "WARNING"}),
+                ("UNAVAILABLE: connections to all backends failing; handshaker shutdown",
+                 {3: "INFO", 5: "WARNING"}),
+                ("strange", {3: "INFO", 5: "WARNING"}),
+                ("INVALID_ARGUMENT: refused", {1: "WARNING", 3: "INFO"}),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
@@ -283,7 +294,10 @@ def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
     there.notices, sinks = deque(), {"spans": Spans(), "metrics": Metrics()}
     for step, (now, signal, reason) in enumerate(steps):  # noqa: B007 - the clock
         caplog.clear()
-        there.failed(sinks[signal], reason) if reason else there.ok(sinks[signal])
+        if signal == "nobody":
+            there.expect_no_server()
+        else:
+            there.failed(sinks[signal], reason) if reason else there.ok(sinks[signal])
         found.update((step, record.levelname) for record in caplog.records)
     assert found == messages
     names = [name.rpartition(".")[2] for name, _ in there.notices]
