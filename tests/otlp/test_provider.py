@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,11 +138,8 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
             ids = {"trace_id": number, "span_id": number * 1000 + n}
             send(sinks[number - 1], [replace(ROOT, name=str(ids["span_id"]), **ids)])
 
-    threads = [threading.Thread(target=export, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(export, (1, 2))] == [None, None]
     spans = exporter.get_finished_spans()
     assert len(spans) == 600
     for span in spans:

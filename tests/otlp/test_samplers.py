@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -154,14 +155,8 @@ def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.Monke
 def test_threads_that_ask_at_once_get_one_decision() -> None:
     foreign = Waiting(lambda name: False)
     sampler = TraceSampler(foreign)
-    trace, answers = Trace(1, "own"), []
-    askers = [
-        threading.Thread(target=lambda: answers.append(sampler.decides(trace))) for _ in range(8)
-    ]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join(60)
+    with ThreadPoolExecutor(8) as pool:
+        answers = [*pool.map(sampler.decides, [Trace(1, "own")] * 8)]
     foreign.go_on.set()
     assert answers == [True] * 8
     assert foreign.asked in ([], ["own"])

@@ -235,6 +235,22 @@ def named(**seconds) -> dict[tuple[str, ...], float]:
     return {(name, name, "load", "thread-cpu"): value for name, value in seconds.items()}
 
 
+#: Names that are one when they are clean, and some that are not.
+NAMES = ["a\x00b", "a\ufffdb", "a\ud800b", "", "_EMPTY", "_OTHER", "w1", "w2", 1, "1", "y" * 300]
+AGE = "dask.worker.last_seen.age"
+
+
+def levels(present: dict[Any, int], ended: Iterable[Any] = ()) -> MetricBatch:
+    made = {(THREADS, name): threads for name, threads in present.items()}
+    made |= {(AGE, name): float(threads) for name, threads in present.items()}
+    return MetricBatch(
+        levels=made, ended=[(metric, name) for metric in (THREADS, AGE) for name in ended]
+    )
+
+
+ONE, SANITIZED = "a\ufffdb", semconv.OTEL_SANITIZED.name
+
+
 #: What happens in turn: a batch, or an export: its seconds, whether it was accepted, its values.
 #: The limits come first, where they are not the default.
 @pytest.mark.parametrize(
@@ -323,6 +339,41 @@ def named(**seconds) -> dict[tuple[str, ...], float]:
             span_batch({CPU: 100.0}, ("b",)),
             (3760, True, {TIME: named(b=100.0, _OTHER=10.0), **FOLDED}),
         ],
+        "levels of names that are one when they are clean are summed": [
+            # Nobody can say whose the age is.
+            levels({"a\0b": 20, ONE: 2, "c": 5}),
+            (60, True, {THREADS: {(ONE,): 22, ("c",): 5}, AGE: {("c",): 5},
+                        SANITIZED: {("nul",): 2}}),
+            levels({"a\0b": 20, "c": 5}, ended=[ONE]),
+            (120, True, {THREADS: {(ONE,): 20, ("c",): 5}, AGE: {(ONE,): 20, ("c",): 5},
+                         SANITIZED: {("nul",): 4}}),
+            levels({"c": 5}, ended=["a\0b"]),
+            (180, True, {THREADS: {(ONE,): 0, ("c",): 5}, AGE: {("c",): 5},
+                         SANITIZED: {("nul",): 4}}),
+            levels({"c": 5}),
+            (240, True, {THREADS: {("c",): 5}, AGE: {("c",): 5}, SANITIZED: {("nul",): 4}}),
+        ],
+        "series beyond the cap are folded and units kept apart": [
+            make_series_limits(max_series=10),
+            *(
+                span_batch({("execute", "f", f"a{number}", unit): 1})
+                for number in range(100) for unit in ("rows", "files")
+            ),
+            (60, True, {
+                "dask.span.custom": {
+                    **{
+                        ("workflow/load", "workflow", "f", activity, unit): 1
+                        for activity, unit in (
+                            ("a0", "rows"), ("a0", "files"), ("a1", "rows"), ("a1", "files"),
+                            ("a2", "rows"),
+                        )
+                    },
+                    ("_OTHER", "_OTHER", "_OTHER", "_OTHER", "rows"): 97,
+                    ("_OTHER", "_OTHER", "_OTHER", "_OTHER", "files"): 98,
+                },
+                "dask.otel.folded": {("series",): 195},
+            }),
+        ],
     }.items(),
     ids=lambda given: given[0],
 )  # fmt: skip
@@ -335,39 +386,6 @@ def test_history(state, history):
         else:
             seconds, accepted, expected = step
             assert shown(state, seconds, accepted) == expected, seconds
-
-
-#: Names that are one when they are clean, and some that are not.
-NAMES = ["a\x00b", "a\ufffdb", "a\ud800b", "", "_EMPTY", "_OTHER", "w1", "w2", 1, "1", "y" * 300]
-AGE = "dask.worker.last_seen.age"
-
-
-def levels(present: dict[Any, int], ended: Iterable[Any] = ()) -> MetricBatch:
-    made = {(THREADS, name): threads for name, threads in present.items()}
-    made |= {(AGE, name): float(threads) for name, threads in present.items()}
-    return MetricBatch(
-        levels=made, ended=[(metric, name) for metric in (THREADS, AGE) for name in ended]
-    )
-
-
-def test_levels_of_names_that_are_one_when_they_are_clean_are_summed(state):
-    one = "a\ufffdb"
-    for number, (batch, threads, ages) in enumerate(
-        [
-            # Nobody can say whose the age is.
-            (levels({"a\0b": 20, one: 2, "c": 5}), {one: 22, "c": 5}, {"c": 5}),
-            (levels({"a\0b": 20, "c": 5}, ended=[one]), {one: 20, "c": 5}, {one: 20, "c": 5}),
-            (levels({"c": 5}, ended=["a\0b"]), {one: 0, "c": 5}, {"c": 5}),
-            (levels({"c": 5}), {"c": 5}, {"c": 5}),
-        ],
-        1,
-    ):
-        state.apply(batch)
-        found = shown(state, 60 * number)
-        assert [{key[0]: value for key, value in found[of].items()} for of in (THREADS, AGE)] == [
-            threads,
-            ages,
-        ]
 
 
 @given(
@@ -393,21 +411,6 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
             ages = found.get(AGE, {})
             if len(NAMES) <= make_series_limits(max_series=cap).ordinary_series:
                 assert {name for (name,) in ages} == {n for n in clean if clean[n] == 1}
-
-
-# ----------------------------------------------------------------------------------- caps
-
-
-def test_series_beyond_the_cap_are_folded_and_units_kept_apart():
-    state = make_state(START, limits=make_series_limits(max_series=10))
-    for number in range(100):
-        for unit in ("rows", "files"):
-            state.apply(span_batch({("execute", "f", f"a{number}", unit): 1}))
-    found = shown(state, 60)
-    custom = found["dask.span.custom"]
-    folded = {key[-1]: value for key, value in custom.items() if key[0] == "_OTHER"}
-    assert (len(custom), sum(custom.values()), folded) == (5 + 2, 200, {"rows": 97, "files": 98})
-    assert found["dask.otel.folded"] == {("series",): 195}
 
 
 # ---------------------------------------------------------------------------------- delta
