@@ -244,8 +244,10 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         # Following would turn a POST into a GET, and the data would be gone.
         *((status, "", b"", Answer(False, REDIRECTS)) for status in (301, 302, 303, 307, 308)),
         (304, "", b"", Answer(False, "HTTP status 304 Not Modified")),
+        *((status, "", b"", Answer(False, f"HTTP status {status} {HTTPStatus(status).phrase}"))
+          for status in (500, 503)),
     ],
-)
+)  # fmt: skip
 def test_answers_over_http(
     http: Receiver, build: Build, status: int | None, kind: str, body: bytes, expected: Answer
 ) -> None:
@@ -255,6 +257,45 @@ def test_answers_over_http(
         assert send(sink, records) == wanted
         http.answer = http.content = None
         assert send(sink, records) == Answer(True)
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        ("INVALID_ARGUMENT", {"blames": True}),
+        ("UNIMPLEMENTED", {"unsupported": True}),
+        ("INTERNAL", {}),
+        ("UNAVAILABLE", {}),
+    ],
+)
+def test_answers_over_grpc(build: Build, code: str, meaning: dict[str, bool]) -> None:
+    with receiver("grpc") as server:
+        for sink, records in both(build, server):
+            server.answer = code
+            assert send(sink, records) == Answer(False, f"{code}: refused by the test", **meaning)
+            server.answer = None
+            assert send(sink, records).taken
+        assert len(server.requests) == 4, "one request, one answer"
+
+
+@pytest.mark.parametrize(
+    ("place", "variable", "value"),
+    [
+        (0, "OTEL_BSP_EXPORT_TIMEOUT", "200"),
+        (1, "OTEL_METRIC_EXPORT_TIMEOUT", "200"),
+        (0, "OTEL_EXPORTER_OTLP_TIMEOUT", "0.2"),
+    ],
+)
+def test_a_server_that_never_answers(
+    server: Receiver, build: Build, place: int, variable: str, value: str
+) -> None:
+    release = threading.Event()
+    server.before_answer = lambda _: release.wait(60) and None
+    timeouts = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60", variable: value}
+    sink, records = both(build, server, **timeouts)[place]
+    answer = send(sink, records)
+    release.set()
+    assert not answer.taken
 
 
 @pytest.mark.parametrize(

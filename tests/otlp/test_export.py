@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -122,50 +121,6 @@ def test_limits_lower_ours_and_every_cut_is_counted(
 
 
 # --------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("grpc", "http", "blames"),
-    [("INVALID_ARGUMENT", 400, True), ("INTERNAL", 500, False), ("UNAVAILABLE", 503, False)],
-)
-def test_only_an_invalid_request_is_blamed(
-    server: Receiver, build: Build, grpc: str, http: int, blames: bool
-) -> None:
-    outputs = build(server.environ)
-    both = ((outputs.span_sinks[0], ROOT), (outputs.metric_sinks[0], counter(number(400))))
-    server.answer = grpc if server.protocol == "grpc" else http
-    for sink, record in both:
-        # A number in the text of an answer has nothing to say about it.
-        answer = send(sink, [record])
-        assert (answer.taken, answer.blames, answer.absent) == (False, blames, False)
-        assert str(server.answer) in answer.reason
-    assert len(server.requests) == 2, "one request, one answer"
-    server.answer = None
-    assert all(send(sink, [record]).taken for sink, record in both)
-
-
-@pytest.mark.parametrize(
-    ("signal", "variable"),
-    [
-        ("traces", "OTEL_BSP_EXPORT_TIMEOUT"),
-        ("metrics", "OTEL_METRIC_EXPORT_TIMEOUT"),
-        ("traces", "OTEL_EXPORTER_OTLP_TIMEOUT"),
-    ],
-)
-def test_a_server_that_never_answers(
-    server: Receiver, build: Build, signal: str, variable: str
-) -> None:
-    release = threading.Event()
-    server.before_answer = lambda signal: release.wait(60)
-    value = "0.2" if variable == "OTEL_EXPORTER_OTLP_TIMEOUT" else "200"
-    outputs = build(server.environ, **{variable: value})
-    try:
-        if signal == "traces":
-            assert not send(outputs.span_sinks[0], [ROOT]).taken
-        else:
-            assert not send(outputs.metric_sinks[0], [counter(number(1))]).taken
-    finally:
-        release.set()
 
 
 def test_an_outage_loses_nothing_and_is_said_once(
