@@ -173,14 +173,15 @@ def test_the_stack_works(start: Start, tmp_path: Path) -> None:
         wanted = {"Alice's workflow", "data load", "shuffle", "model training"}
         eventually(lambda: {one.name for one in spans_of_file(sink.files[0])} >= wanted)
         broken = {"Alice's workflow", "preprocessing", "shuffle"}
-        eventually(lambda: check_failed(sink, broken), what="the run that failed")
+        eventually(
+            lambda: broken == {
+                one.name
+                for one in spans_of_file(sink.files[0])
+                if one.type == "span" and one.status == 2
+            },
+            what="the run that failed",
+        )  # fmt: skip
     _assert_alerts(prometheus, alertmanager)
-
-
-def check_failed(sink: Running, names: set[str]) -> bool:
-    spans = spans_of_file(sink.files[0])
-    assert {one.name for one in spans if one.type == "span" and one.status == 2} == names
-    return True
 
 
 def test_waiting_for_nobody_fails() -> None:

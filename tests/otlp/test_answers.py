@@ -64,12 +64,11 @@ def both(
 def test_what_a_server_did_not_take_of_what_it_took(
     server: Receiver, build: Build, partial: tuple[int, str] | None, lost: int, said: str
 ) -> None:
-    server.partial = partial
     for sink, records in both(build, server):
+        server.partial = partial
         assert send(sink, records) == Answer(True, lost=lost, said=said)
-        server.partial, before = None, server.partial
+        server.partial = None
         assert send(sink, records) == Answer(True), "each request is for itself"
-        server.partial = before
     assert len(server.requests) == 4, "it must not be sent again"
 
 
@@ -422,13 +421,12 @@ def test_what_others_say_is_one_short_line_with_the_innermost_error() -> None:
 
 
 def test_when_a_server_wants_the_next_request(server: Receiver, build: Build) -> None:
-    server.answer = 503 if server.protocol == "http/protobuf" else "RESOURCE_EXHAUSTED"
     server.retry_after = 7
     for sink, records in both(build, server):
+        server.answer = 503 if server.protocol == "http/protobuf" else "RESOURCE_EXHAUSTED"
         assert send(sink, records).pause == 7
-        server.answer, before = None, server.answer
+        server.answer = None
         assert send(sink, records).pause == 0
-        server.answer = before
     assert len(server.requests) == 4, "nothing is sent again before the policy says so"
 
 

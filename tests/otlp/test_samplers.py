@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -204,29 +204,13 @@ def test_all_spans_of_a_root_follow_it_and_its_exemplars_too() -> None:
 # ------------------------------------------------------------------ of an installed package
 
 
-def from_argument(argument: str | None) -> Sampler:
-    return Foreign(lambda name: name == argument)
-
-
-def no_sampler(argument: str | None) -> object:
-    return argument
-
-
-def raises(argument: str | None) -> Sampler:
-    raise ValueError(f"no such ratio: {argument}")
-
-
-def leaves(argument: str | None) -> Sampler:
-    raise SystemExit(argument)
-
-
 @pytest.mark.parametrize(
     ("factory", "why"),
     [
-        (from_argument, None),
-        (no_sampler, "str"),
-        (raises, "no such ratio: 0.5"),
-        (leaves, "SystemExit"),
+        (lambda argument: Foreign(lambda name: name == argument), None),
+        (lambda argument: argument, "str"),
+        (Mock(side_effect=ValueError("no such ratio")), "no such ratio"),
+        (Mock(side_effect=SystemExit), "SystemExit"),
     ],
 )
 @pytest.mark.usefixtures("patient")
@@ -236,13 +220,13 @@ def test_one_of_an_installed_package_decides_or_is_named_and_the_default_decides
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    group = "opentelemetry_traces_sampler"
-    found = Mock(return_value=[EntryPoint("mine", f"{__name__}:{factory.__name__}", group)])
+    entry = SimpleNamespace(name="mine", load=lambda: factory)
+    found = Mock(return_value=[entry])
     monkeypatch.setattr(sampling, "entry_points", found)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "mine")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     sampler = make_sampler()
-    found.assert_called_once_with(group=group, name="mine")
+    found.assert_called_once_with(group="opentelemetry_traces_sampler", name="mine")
     asked = (Trace(1), Trace(2, "", Caller(Traceparent(2, 3, 0))), Trace(3, "0.5"))
     decisions = [sampler.decides(trace) for trace in asked]
     if why is None:
