@@ -153,6 +153,16 @@ def pumping(
             store.go_on.set()
 
 
+@pytest.fixture
+def store() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
 def turns(pump: Pump) -> None:
     """Let the threads do all that they can do now: write, send, remove."""
     for _ in range(3):
@@ -168,9 +178,8 @@ def noted(pump: Any, *numbers: int) -> None:
 # ------------------------------------------------------------------------------- the good way
 
 
-def test_what_is_exported_does_not_stay_in_the_spool():
+def test_what_is_exported_does_not_stay_in_the_spool(store, spans):
     """Spans that are not sampled, not translated or not encoded are neither written nor noted."""
-    store, spans = Memory(), Spans()
     with pumping(store, spans) as pump:
         noted(pump, -1, 404, 500, 1)
         turns(pump)
@@ -198,8 +207,9 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
         assert (store.notes, spans.exported) == ({}, [])
 
 
-def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(monkeypatch):
-    store, spans = Memory(), Spans()
+def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
+    store, spans, monkeypatch
+):
     monkeypatch.setattr("dask_otel.pump.pump.BACKLOG", 3)
     with pumping(store, spans) as pump:
         noted(pump, 1)
@@ -218,8 +228,7 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
         assert outcomes(pump) == {"exported": 3, "queue_full": 2}
 
 
-def test_while_a_span_is_open_there_are_signs_of_life():
-    store = Memory()
+def test_while_a_span_is_open_there_are_signs_of_life(store):
     with pumping(store, Spans()) as pump:
         for wait in (60.0, 0.0, 0.0):
             before = store.alive
@@ -263,10 +272,11 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
     assert (store.rows, outcomes(pump)) == ({}, {"exported": 300, "unreadable": 2})
 
 
-def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
+def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(
+    store, spans, monkeypatch
+):
     # No machine needs that long.
     monkeypatch.setattr("dask_otel.pump.spooled.MOMENT", 60.0)
-    store, spans = Memory(), Spans()
     with pumping(store, spans, running=True) as pump:
         spans.go_on.clear()
         offer(pump, *range(1, 301))
@@ -280,8 +290,7 @@ def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_
     assert left | set(spans.exported) == set(range(1, 301))
 
 
-def test_at_the_end_the_lanes_wait_for_what_is_written_last():
-    store, spans = Memory(), Spans()
+def test_at_the_end_the_lanes_wait_for_what_is_written_last(store, spans):
     with pumping(store, spans, running=True) as pump:
         store.go_on.clear()
         offer(pump, *range(1, 41))
@@ -293,8 +302,9 @@ def test_at_the_end_the_lanes_wait_for_what_is_written_last():
     assert (spans.exported, store.rows) == (list(range(1, 41)), {})
 
 
-def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again():
-    store, spans = Memory(), Spans()
+def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again(
+    store, spans
+):
     spans.go_on.clear()
     with pumping(store, spans, running=True) as pump:
         offer(pump, 1)
@@ -362,8 +372,7 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
         (RuntimeError("a bug"), "caught an error in its spool"),
     ],
 )
-def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplog):
-    store, spans = Memory(), Spans()
+def test_until_it_can_be_opened_spans_are_exported_without_it(store, spans, error, said, caplog):
     store.put("otlp", 100)
     store.error = error
     with pumping(store, spans) as pump:
@@ -397,8 +406,9 @@ NO_SPACE, BROKEN, BUG = OSError(28, "no space left"), OSError(5, "error"), Runti
         ("error", BUG, "caught an error in its spool", set()),
     ],
 )
-def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(fails, error, message, later, caplog):
-    store, spans = Memory(), Spans()
+def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(
+    store, spans, fails, error, message, later, caplog
+):
     with pumping(store, spans) as pump:
         noted(pump, 1)
         turn(pump)
@@ -423,8 +433,7 @@ def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(fails, error, mess
         assert caplog.text.count("uses its spool there.db again") == (error is not BUG)
 
 
-def test_rows_that_cannot_be_read_keep_no_new_span_back():
-    store, spans = Memory(), Spans()
+def test_rows_that_cannot_be_read_keep_no_new_span_back(store, spans):
     for n in range(1, 31):
         store.put("otlp", n)
     store.unreadable = BROKEN
@@ -442,8 +451,7 @@ def test_rows_that_cannot_be_read_keep_no_new_span_back():
         assert outcomes(pump) == {"exported": 40}
 
 
-def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
-    store, spans = Memory(), Spans()
+def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool(store, spans):
     spans.ok, store.error = False, BROKEN
     with pumping(store, spans, limits=SMALL) as pump:
         for n in range(1, 31):
@@ -473,8 +481,7 @@ def test_an_error_of_ours_after_the_write_loses_no_span(monkeypatch):
         assert outcomes(pump) == {"exported": 2}
 
 
-def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
-    store, spans = Memory(), Spans()
+def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up(store, spans):
     with pumping(store, spans, limits=SMALL) as pump:
         spans.ok = False
         offer(pump, *range(1, 101))
@@ -485,9 +492,8 @@ def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
         assert outcomes(pump) == {"exported": len(spans.exported)}
 
 
-def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
+def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(store, spans, monkeypatch):
     monkeypatch.setattr("dask_otel.pump.pump.BACKLOG", 100)
-    store, spans = Memory(), Spans()
     store.go_on.clear()
     with pumping(store, spans, running=True) as pump:
         offer(pump, 1)
@@ -508,7 +514,9 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_span_whose_translation_does_not_return_is_counted_once(stored, monkeypatch, caplog):
+def test_a_span_whose_translation_does_not_return_is_counted_once(
+    store, spans, stored, monkeypatch, caplog
+):
     """As may happen with the operator's function (`otel.redact`)."""
     begun, go_on, translate = threading.Event(), threading.Event(), pumps.translate
 
@@ -518,7 +526,6 @@ def test_a_span_whose_translation_does_not_return_is_counted_once(stored, monkey
         return translate(item)
 
     monkeypatch.setattr(pumps, "translate", hanging)
-    store, spans = Memory(), Spans()
     made = pumping(store, spans, running=True) if stored else pumps.running([spans])
     with made as pump:
         try:

@@ -51,6 +51,16 @@ def _logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.0)
 
 
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records]
 
@@ -64,9 +74,10 @@ def exports(pump: Pump, value: float = 0) -> None:
 # ------------------------------------------------------------------------------------ spans
 
 
-def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
+def test_the_queue_is_bounded_and_what_does_not_fit_is_counted(
+    spans: Spans, metrics: Metrics
+) -> None:
     """In front of the lanes, and in them."""
-    spans, metrics = Spans(), Metrics()
     spans.ok = False
     with pumping([spans], [metrics]) as pump:
         assert offer(pump, *range(100), groups=1) == [True] * 25 + [False] * 75
@@ -82,9 +93,8 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
     ("delay", "offered", "awake"), [(3600.0, 3, False), (3600.0, 4, True), (0.0, 1, True)]
 )
 def test_only_a_full_batch_or_one_without_a_delay_wakes_a_lane(
-    delay: float, offered: int, awake: bool
+    spans: Spans, delay: float, offered: int, awake: bool
 ) -> None:
-    spans = Spans()
     with pumping([spans], limits=PumpLimits(batch_size=4, schedule_delay=delay)) as pump:
         offer(pump, *range(offered))
         pump.spans.work()
@@ -166,9 +176,8 @@ def test_while_an_exporter_hangs_batches_are_refused_and_nothing_is_lost() -> No
 
 @pytest.mark.parametrize("error", [None, RuntimeError("down"), asyncio.CancelledError()])
 def test_a_failing_exporter_loses_no_metrics(
-    error: BaseException | None, caplog: pytest.LogCaptureFixture
+    metrics: Metrics, error: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics = Metrics()
     metrics.ok, metrics.error = False, error
     with running(metrics=[metrics]) as pump:
         for n in range(1, 6):
@@ -181,9 +190,10 @@ def test_a_failing_exporter_loses_no_metrics(
 
 
 @pytest.mark.parametrize("blames", [True, False])
-def test_a_request_refused_for_its_zero_points_is_sent_once_more_without(blames: bool) -> None:
+def test_a_request_refused_for_its_zero_points_is_sent_once_more_without(
+    metrics: Metrics, blames: bool
+) -> None:
     """And none that is refused for another reason."""
-    metrics = Metrics()
     metrics.ok, metrics.refuse_zeros = blames, blames
     with pumping(metrics=[metrics]) as pump:
         exports(pump, 5)
@@ -266,9 +276,8 @@ def test_a_flaky_endpoint_gets_the_metrics_behind_a_request_that_failed() -> Non
 
 @pytest.mark.parametrize(("pause", "calls"), [(0.0, 3), (3600.0, 1)])
 def test_a_server_that_is_absent_or_wants_a_pause_is_not_asked_for_each_request(
-    pause: float, calls: int
+    metrics: Metrics, pause: float, calls: int
 ) -> None:
-    metrics = Metrics()
     metrics.ok, metrics.no, metrics.max_points = False, overloaded(pause), 1
     with pumping(metrics=[metrics]) as pump:
         batch = MetricBatch(time.time_ns())
@@ -336,8 +345,9 @@ def test_what_workers_and_users_write_leaves_half_of_the_queue_to_events(name: s
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_close_exports_or_counts_what_is_left_and_shuts_the_sinks_down(ok: bool) -> None:
-    spans, metrics = Spans(), Metrics()
+def test_close_exports_or_counts_what_is_left_and_shuts_the_sinks_down(
+    spans: Spans, metrics: Metrics, ok: bool
+) -> None:
     spans.ok = ok
     with running([spans], [metrics], PumpLimits(schedule_delay=3600)) as pump:
         offer(pump, *range(20))
@@ -401,9 +411,8 @@ def test_threads_end_if_another_one_cannot_start(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("known", [False, True])
 def test_last_metrics_that_a_server_refuses_are_no_secret(
-    known: bool, caplog: pytest.LogCaptureFixture
+    metrics: Metrics, known: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics = Metrics()
     with pumping(metrics=[metrics]) as pump:
         for metrics.ok in (True, not known, False):
             exports(pump, 1)
@@ -458,8 +467,9 @@ def refuse(no: Answer, *sinks: FakeSink) -> None:
 @pytest.mark.parametrize(
     "no", [NOBODY, overloaded(3600.0)], ids=["nobody", "more time than there is"]
 )
-def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer) -> None:
-    spans, metrics = Spans(), Metrics()
+def test_at_the_end_a_server_that_is_no_use_is_asked_once(
+    spans: Spans, metrics: Metrics, no: Answer
+) -> None:
     refuse(no, spans, metrics)
     with pumping([spans], [metrics]) as pump:
         offer(pump, 1)
