@@ -15,7 +15,7 @@ from dask_otel._otel.sdk import exporters, outputs
 from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import FileSettings, ProfileSettings, Settings, WorkerSettings
-from tests.environment import set_variables
+from tests.environment import OFF, set_variables
 from tests.otlp.pipeline import Export, make_batch
 from tests.receiver import port_of, refusing
 from tests.waiting import eventually
@@ -24,9 +24,11 @@ from tests.waiting import eventually
 LONG = 100
 
 
-def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
+def made_with(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None, **variables: str
+) -> WiredPump:
     set_variables(monkeypatch, {"OTEL_BLRP_SCHEDULE_DELAY": "20", **variables})
-    made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+    made = make_pump(settings or Settings(), "Scheduler-1", time.time_ns())
     assert made is not None
     return made
 
@@ -127,15 +129,12 @@ def test_the_log_names_what_is_exported(
 def test_profiles_that_can_not_be_taken_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, missing: str
 ) -> None:
-    none = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
-    set_variables(monkeypatch, none)
     settings = Settings(
         profiles=ProfileSettings(enabled=True),
         files=FileSettings(path=None if missing == "otel.files.path" else str(tmp_path)),
         workers=WorkerSettings(context=missing != "otel.workers.context"),
     )
-    made = make_pump(settings, "Scheduler-1", time.time_ns())
-    assert made is not None
+    made = made_with(monkeypatch, settings, **OFF)
     said = [text for text in caplog.messages if "profiles" in text]
     if missing:
         assert f"also needs {missing}" in said[0]
