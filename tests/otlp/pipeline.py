@@ -10,16 +10,9 @@ from dataclasses import dataclass
 
 from dask_otel.core import identity
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
-from dask_otel.core.records import (
-    FinishedGroup,
-    FinishedSpan,
-    SpanIdentity,
-    TaskCounts,
-)
+from dask_otel.core.records import FinishedGroup, FinishedSpan
 from dask_otel.pump.pump import Pump
-
-#: Any time in the past, in seconds since the epoch: exactly a float.
-T = 1_700_000_000.0
+from tests.unit import finished
 
 
 @dataclass
@@ -28,9 +21,9 @@ class Export:
 
     pump: Pump
 
-    def spans(self, *finished: FinishedSpan) -> list[bool]:
+    def spans(self, *ended: FinishedSpan) -> list[bool]:
         """Offer finished spans."""
-        return [self.pump.spans.offer(one) for one in finished]
+        return [self.pump.spans.offer(one) for one in ended]
 
     def metrics(self, batch: MetricBatch, time_ns: int | None = None) -> int:
         """Hand a batch over; returns its time."""
@@ -48,51 +41,20 @@ class Export:
         return time.monotonic() - start
 
 
-def make_group(number: int, owner: str = "root") -> FinishedGroup:
+def make_group(number: int) -> FinishedGroup:
     """Return a task group."""
-    return FinishedGroup(
-        name=f"load-{number}",
-        prefix="load",
-        ordinal=1,
-        start=T + 2,
-        stop=T + 6,
-        counts=TaskCounts(tasks=3, memory=3),
-        output_bytes=300,
-        durations={"compute": 6.5},
-        types=("numpy.ndarray",),
-    )
+    return finished.make_group(name=f"load-{number}")
 
 
 def make_span(dask_id: str = "root", groups: int = 0, **changes: object) -> FinishedSpan:
     """Return a finished root span with so many task groups."""
-    fields: dict[str, object] = {
-        "identity": SpanIdentity(
-            dask_id=dask_id,
-            root_id=dask_id,
-            tags=("workflow",),
-            generation=1,
-            trace_id=identity.trace_id(dask_id),
-            span_id=identity.span_id(dask_id),
-            parent_span_id=None,
-        ),
-        "start": T,
-        "stop": T + 10,
-        "first_start": T + 2.5,
-        "result": "success",
-        "complete": True,
-        "counts": TaskCounts(tasks=3, memory=3),
-        "output_bytes": 300,
-        "group_count": groups,
-        "worker_count": 2,
-        "thread_count": 4,
-        "active_cpu": 40.0,
-        "dask_idle": 33.5,
-        "idle": 33.25,
-        "capacity": 39.75,
-        "activities": {"thread-cpu": 6.0},
-        "groups": tuple(make_group(number) for number in range(groups)),
-    }
-    return FinishedSpan(**{**fields, **changes})  # type: ignore[arg-type]
+    ids = {"trace_id": identity.trace_id(dask_id), "span_id": identity.span_id(dask_id)}
+    return finished.make_span(
+        identity=finished.make_identity(dask_id=dask_id, root_id=dask_id, **ids),
+        group_count=groups,
+        groups=tuple(make_group(number) for number in range(groups)),
+        **changes,
+    )
 
 
 def make_batch(seconds: float = 1.5, prefix: str = "load", spans: int = 1) -> MetricBatch:

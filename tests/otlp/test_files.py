@@ -20,9 +20,10 @@ from dask_otel.core.records import Failure, Row
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
-from tests.otlp.pipeline import Export, T, make_batch, make_span
+from tests.otlp.pipeline import Export, make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import decode_points, decode_spans, receiver
+from tests.unit.finished import T
 
 StartExport = Callable[..., Export]
 

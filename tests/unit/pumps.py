@@ -14,7 +14,6 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import (
     Answer,
-    FinishedGroup,
     FinishedSpan,
     MetricRecord,
     NumberPoint,
@@ -22,7 +21,6 @@ from dask_otel.core.records import (
     Row,
     SpanIdentity,
     SpanRecord,
-    TaskCounts,
 )
 from dask_otel.pump import pump as module
 from dask_otel.pump.destination import Destination
@@ -31,6 +29,7 @@ from dask_otel.pump.pump import Pump, RecordExport
 from dask_otel.pump.spooled import Spool
 from dask_otel.pump.tally import Tally
 from tests.limits import make_state
+from tests.unit.finished import make_group, make_span
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
@@ -39,26 +38,7 @@ LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
 
 
 def finished(number: int, groups: int = 0) -> FinishedSpan:
-    group = FinishedGroup("g", "g", 1, 1.0, 2.0, TaskCounts(), 0, {}, ())
-    return FinishedSpan(
-        identity=note(number).identity,
-        start=1.0,
-        stop=2.0,
-        first_start=None,
-        result="success",
-        complete=True,
-        counts=TaskCounts(),
-        output_bytes=0,
-        group_count=0,
-        worker_count=0,
-        thread_count=0,
-        active_cpu=0.0,
-        dask_idle=0.0,
-        idle=None,
-        capacity=None,
-        activities={},
-        groups=(group,) * groups,
-    )
+    return make_span(identity=note(number).identity, groups=(make_group(),) * groups)
 
 
 def note(number: int) -> OpenNote:
