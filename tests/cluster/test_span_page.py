@@ -8,7 +8,6 @@ import logging
 import re
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +22,7 @@ import pytest
 from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
-from dask_otel import semconv
-from dask_otel.report.document import report_of
 from dask_otel.scheduler import live_page as module
-from dask_otel.scheduler.wiring import make_pump
 from tests.browser import open_page
 from tests.environment import OFF, python
 from tests.unit.looped import looped
@@ -36,6 +32,14 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.unreconciled("nothing is exported; the page is compared with what was arranged"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_old_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a page for each request."""
+    for name in ("FRESH", "SPARED", "BESIDE"):
+        monkeypatch.setattr(module, name, 0.0)
+
 
 #: Markup, characters that control a terminal, and half a character.
 HOSTILE = "<script>pwned=1</script><img src=x onerror=pwned=1>'\"\x1b[31m\0\ud800"
@@ -121,51 +125,50 @@ def test_it_is_there_only_if_asked_for_and_leaves_nothing(caplog: Any) -> None:
         with pytest.raises(HTTPError, match="405") as refused:
             urlopen(address(client), data=b"{}")
         refused.value.close()
-        # Those of other tests may be garbage still.
-        gc.collect()
-        (pages,) = [one for one in gc.get_objects() if type(one) is module.Pages]
-        left = weakref.ref(pages)
-        del pages
-
+        # The pages have it, too.
+        recorder = weakref.ref(scheduler.plugins["dask-otel"].bridge.recording.recorder)
         dask_otel.unregister(client)
         assert status(client) == 404
         assert scheduler.http_application.default_router.rules == rules
-
-        def is_gone() -> bool:
-            gc.collect()
-            return left() is None
-
-        eventually(is_gone)
+        eventually(lambda: gc.collect() is not None and recorder() is None)
 
 
 @pytest.mark.parametrize(
-    ("prefix", "link", "said"),
+    ("prefix", "links"),
     [
-        ("/clusters/a", "{scheme}://{host}:{port}/status", "/clusters/a/otel"),
-        ("/clusters/a", "https://hub/clusters/a/status", "https://hub/clusters/a/otel"),
-        (None, "/user/me/proxy/{port}/status", "/user/me/proxy/{port}/otel"),
-        ("/clusters/a", "{NO_SUCH_VARIABLE}/status", " /clusters/a/otel"),
+        (
+            "/clusters/a",
+            {
+                "{scheme}://{host}:{port}/status": "/clusters/a/otel",
+                "https://hub/clusters/a/status": "https://hub/clusters/a/otel",
+                "{NO_SUCH_VARIABLE}/status": " /clusters/a/otel",
+            },
+        ),
+        (None, {"/user/me/proxy/{port}/status": "/user/me/proxy/{port}/otel"}),
     ],
 )
 def test_behind_a_prefix_and_proxies(
-    prefix: str | None, link: str, said: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    prefix: str | None, links: dict[str, str], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def made(pages: module.Pages, span_id: str) -> str:
         return f"the report of {span_id}"
 
     monkeypatch.setattr(module.Pages, "report", made)
-    with dask.config.set({"distributed.dashboard.link": link}), cluster(prefix) as client:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    with cluster(prefix) as client:
         port = client.cluster.scheduler.http_server.port
-        with caplog.at_level(logging.INFO, "distributed.dask_otel"):
-            registered(client)
-        assert f"{said.format(port=port)}\n" in caplog.text
+        for link, said in links.items():
+            dask_otel.unregister(client)
+            with dask.config.set({"distributed.dashboard.link": link}):
+                registered(client)
+            assert f"{said.format(port=port)}\n" in caplog.text
         with span("etl") as span_id:
             wait(client.submit(int))
         path = f"{prefix or ''}/otel"
         assert status(client) == (404 if prefix else 200)
         page = eventually(lambda: 'href="otel/' in (text := read(client, path)) and text)
-        links = [unescape(one) for one in re.findall(r'(?:href|src)="([^"]*)"', page)]
-        inside = [one for one in links if not one.startswith("https://dask-otel.readthedocs.io/")]
+        found = [unescape(one) for one in re.findall(r'(?:href|src)="([^"]*)"', page)]
+        inside = [one for one in found if not one.startswith("https://dask-otel.readthedocs.io/")]
         assert inside == [f"otel/report/{span_id}"]
         # A proxy that adds a path of its own: the browser resolves the link, the proxy strips it.
         proxy = "http://hub/user/me/proxy/1"
@@ -242,9 +245,6 @@ def headlines(page: str) -> list[str]:
 def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "FRESH", 0.0)
-    monkeypatch.setattr(module, "SPARED", 0.0)
-    monkeypatch.setattr(module, "BESIDE", 0.0)
     with cluster() as client:
         registered(client)
         ids = []
@@ -283,25 +283,6 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
         recorder._most = 0
         recorder.add("logs", b"")
         assert status(client, path) == 404
-
-
-def test_what_passed_while_the_exporters_were_made_has_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def slow(*args: Any, **options: Any) -> Any:
-        time.sleep(1.0)
-        return make_pump(*args, **options)
-
-    monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", slow)
-    with cluster() as client:
-        registered(client)
-        recording = client.cluster.scheduler.plugins["dask-otel"].bridge.recording
-        client.sync(recording.cut)
-        (run,) = report_of(*recording.recorder.since(0.0)).runs
-    # A worker with two threads was there for that second.
-    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
-    assert capacity is not None
-    assert capacity >= 2.0
 
 
 def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

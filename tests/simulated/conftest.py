@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from dask_otel.scheduler import bridge
+from dask_otel.scheduler.wiring import make_pump
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
 
@@ -25,6 +29,20 @@ def o(request: pytest.FixtureRequest) -> Simulated:
 def b(request: pytest.FixtureRequest) -> Bridged:
     """Such a cluster with the whole bridge, and a receiver of what it exports."""
     return Bridged(**_options(request))
+
+
+@pytest.fixture
+def slow_exporters(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let a bridge that begins from now on make its exporters for some seconds."""
+
+    def slow(seconds: float) -> None:
+        def made(*args: Any, **options: Any) -> Any:
+            time.sleep(seconds)
+            return make_pump(*args, **options)
+
+        monkeypatch.setattr(bridge, "make_pump", made)
+
+    return slow
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,7 +22,6 @@ import dask_otel
 from dask_otel.client.hook import METHOD
 from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY, Traceparent, caller_dask_id
-from dask_otel.scheduler.wiring import make_pump
 from tests.cluster import tasks
 from tests.receiver import Span
 from tests.simulated.bridged import Bridged
@@ -428,16 +427,11 @@ def test_work_of_a_caller_that_is_not_sampled_is_measured_and_not_exported(b: Br
     otel={"environment": {"OTEL_TRACES_SAMPLER": "always_off"}},
 )  # fmt: skip
 def test_tasks_that_wait_are_annotated_again_when_the_sampler_has_been_made(
-    b: Bridged, monkeypatch: pytest.MonkeyPatch
+    b: Bridged, slow_exporters: Any
 ) -> None:
-    """Exporters are made in a thread, which takes a second; work can come before."""
-
-    def late(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(1.0)
-        return make_pump(*args, **kwargs)
-
+    """Work can come before the exporters are made."""
     assert dask_otel.unregister(b.client) == "stopped"
-    monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", late)
+    slow_exporters(1.0)
     b.begin()
     with dask_otel.span("own"):
         first = b.client.submit(current_after, 2.0)

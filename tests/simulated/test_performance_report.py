@@ -24,8 +24,6 @@ from dask_otel.report.account import Account
 from dask_otel.report.document import report_of
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.telemetry.model import Block
-from dask_otel.scheduler.plugin import install
-from dask_otel.scheduler.wiring import make_pump
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -109,7 +107,11 @@ def test_time_before_tasks_is_the_clients(b: Bridged, took: float, outlasts: boo
 
 
 @alone
-def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
+def test_computed_seconds_are_those_of_the_block_alone(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each row comes in an answer of its own.
+    monkeypatch.setattr(reporting, "_CHUNK", 1)
     with dask_otel.performance_report(None) as outer:
         b.client.gather(b.client.map(nap, [2.0] * 2, pure=False))
         # Longer than between two batches of metrics.
@@ -185,14 +187,20 @@ def test_a_block_of_the_same_name_is_that_of_others(b: Bridged) -> None:
 
 
 @pytest.mark.options(otel={"report": {"record": "always"}})
-def test_a_report_of_a_run_is_not_about_earlier_ones_of_its_name(b: Bridged) -> None:
+def test_a_report_is_about_its_run_or_block_alone_also_where_all_is_recorded(b: Bridged) -> None:
     ids = []
     for number in range(3):
         with span("nightly") as span_id:
             b.client.gather(b.client.map(nap, [0.5, 1.0 + number], key=f"nap-{number}"))
         ids.append(span_id)
         time.sleep(6.0)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+    assert account(block).outcomes == {"memory": 2}
     rows, lost = b.bridge.recording.recorder.since(0.0)
+    assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
+    (everything,) = report_of(rows, lost).accounts()
+    assert everything.outcomes == {"memory": 8}
     for number, span_id in enumerate(ids):
         (found,) = report_of(rows, lost, Block("", span_id)).accounts()
         assert found.seconds == pytest.approx(1.0 + number, abs=0.01)
@@ -314,21 +322,6 @@ def test_a_redaction_that_never_returns_holds_up_no_block(
     eventually(lambda: not b.scheduler.plugins.get("dask-otel"))
 
 
-@pytest.mark.options(otel={"report": {"record": "always"}})
-def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Bridged) -> None:
-    with span("before"):
-        b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
-    time.sleep(1.0)
-    with dask_otel.performance_report(None) as block:
-        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
-    assert account(block).outcomes == {"memory": 2}
-    rows, _ = b.bridge.recording.recorder.since(0.0)
-    assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
-    whole = report_of(rows, {})
-    (everything,) = whole.accounts()
-    assert everything.outcomes == {"memory": 7}
-
-
 @alone
 def test_work_that_goes_on_is_shown_as_still_open(b: Bridged) -> None:
     with dask_otel.performance_report(None) as block:
@@ -345,25 +338,35 @@ def test_work_that_goes_on_is_shown_as_still_open(b: Bridged) -> None:
     assert future.result() == 60.0
 
 
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def throw(error: Exception, _: float) -> None:
+    raise error
+
+
 @alone
-def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
-    block = dask_otel.performance_report(None)
-
-    def missing() -> None:
-        with block:
-            b.client.submit(nap, 1.0).result()
-            raise LookupError("no such thing")
-
-    with pytest.raises(LookupError, match="no such thing"):
-        missing()
+@pytest.mark.parametrize("error", [LookupError("no such"), _Silent(), ValueError("\udc80 \0")])
+def test_an_exception_is_the_headline_and_goes_on(
+    b: Bridged, error: Exception, tmp_path: Path
+) -> None:
+    block = dask_otel.performance_report(tmp_path / "run.html")
+    with pytest.raises(type(error)), block:
+        throw(error, b.client.submit(nap, 1.0).result())
     first, *_ = account(block).diagnoses
-    assert (first.kind, first.title) == (
-        "failed",
-        "The block ended with LookupError: no such thing",
-    )
+    title = f"The block ended with {type(error).__name__}"
+    assert (first.kind, first.title.startswith(f"{title}: ")) == ("failed", True)
+    assert ("no such" in first.title) == isinstance(error, LookupError)
+    assert title in (tmp_path / "run.html").read_text(encoding="utf-8")
     assert block.report is not None
     (redacted,) = block.report.redacted().accounts()
-    assert redacted.diagnoses[0].title == "The block ended with LookupError"
+    assert redacted.diagnoses[0].title == title
+
+
+@alone
+def test_the_failure_of_a_task_that_the_block_raises_is_said_once(b: Bridged) -> None:
     failing = dask_otel.performance_report(None)
     with pytest.raises(ValueError), failing:
         b.client.submit(boom).result()
@@ -373,38 +376,6 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     assert first.evidence == "ValueError: no?[31m way"
     assert failing.report is not None
     assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
-
-
-class _Silent(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-@alone
-@pytest.mark.parametrize("error", [_Silent(), ValueError("\udc80 \0")])
-def test_an_exception_that_is_no_text_has_a_page(
-    b: Bridged, error: Exception, tmp_path: Path
-) -> None:
-    block = dask_otel.performance_report(tmp_path / "run.html")
-
-    def failing() -> None:
-        with block:
-            b.client.submit(nap, 1.0).result()
-            raise error
-
-    with pytest.raises(type(error)):
-        failing()
-    kind = type(error).__name__
-    assert account(block).diagnoses[0].title.startswith(f"The block ended with {kind}: ")
-    assert kind in (tmp_path / "run.html").read_text(encoding="utf-8")
-
-
-@alone
-def test_a_block_without_work_says_so(b: Bridged) -> None:
-    with dask_otel.performance_report(None) as block:
-        time.sleep(0.5)
-    (first,) = account(block).diagnoses
-    assert first.title == "The block had no work on this cluster"
 
 
 @alone
@@ -439,38 +410,34 @@ def test_a_client_that_is_gone_leaves_no_bridge_behind(b: Bridged) -> None:
 
 
 @alone
+@pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
-    b: Bridged, caplog: pytest.LogCaptureFixture
+    b: Bridged, caplog: pytest.LogCaptureFixture, slow_exporters: Any, seconds: float
 ) -> None:
-    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
-        with dask_otel.performance_report(None) as block:
-            assert dask_otel.register(b.client) == "started"
-            b.client.submit(nap, 1.0).result()
-        assert block.report is None
+    """Also one that has no exporters yet, and no rows."""
+    with dask_otel.performance_report(None) as block:
+        slow_exporters(seconds)
+        b.begin()
+        b.client.submit(nap, 1.0).result()
+    assert block.report is None
     assert "the bridge was stopped or replaced meanwhile" in caplog.text
+    assert "AssertionError" not in caplog.text
     b.exported()
     assert [one.name for one in b.received.spans if one.type == "span"] == ["performance_report"]
 
 
-@alone
-def test_a_bridge_that_has_no_exporters_yet_is_asked_for_no_rows(
-    b: Bridged, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.options(begins=False, otel={"report": {"record": "always"}})
+def test_what_passed_while_the_exporters_were_made_has_its_time(
+    b: Bridged, slow_exporters: Any
 ) -> None:
-    def slow(*args: Any, **options: Any) -> Any:
-        time.sleep(5.0)
-        return make_pump(*args, **options)
-
-    with dask_otel.performance_report(None) as block:
-        monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", slow)
-        b.client.sync(b.client._run_on_scheduler, begun)
-    assert block.report is None
-    assert "the bridge was stopped or replaced meanwhile" in caplog.text
-    assert "AssertionError" not in caplog.text
-
-
-async def begun(dask_scheduler: Any) -> None:
-    """Begin as `register` does, which waits for the exporters."""
-    await install(dask_scheduler)
+    slow_exporters(3.0)
+    b.begin()
+    time.sleep(5.0)
+    b.client.sync(b.bridge.recording.cut)
+    (run,) = report_of(*b.bridge.recording.recorder.since(0.0)).runs
+    # Two workers of two threads were there for that time, too.
+    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+    assert capacity == pytest.approx(4 * 5.0, abs=0.1)
 
 
 @alone
@@ -522,26 +489,6 @@ def test_a_block_in_a_generator_may_end_in_another_thread(b: Bridged) -> None:
     block = copy_context().run(next, running)
     assert not [*running]
     assert account(block).outcomes == {"memory": 2}
-
-
-def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "_CHUNK", 1)
-    asked: list[Any] = []
-    ask = reporting.ask
-
-    async def counted(client: Any, request: Any, **arguments: Any) -> Any:
-        asked.extend([arguments["after"]] if "after" in arguments else [])
-        return await ask(client, request, **arguments)
-
-    monkeypatch.setattr(reporting, "ask", counted)
-    with dask_otel.performance_report(None) as block:
-        for _ in range(3):
-            with span("step"):
-                b.client.submit(nap, 1.0, pure=False).result()
-            time.sleep(3.0)
-    assert len(asked) > 3
-    assert asked == sorted(set(asked))
-    assert account(block).outcomes == {"memory": 3}
 
 
 @pytest.mark.options(otel={"report": {"record": "always"}})
