@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +22,6 @@ from tests.simulated.observed import LIMITS, Simulated
 from tests.simulated.tasks import fail, nap
 
 RUNS: dict[str, int] = {}
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """The graph logs in a folder, in the order of their export."""
-    found = []
-    for path in sorted(folder.glob("*-graph.jsonl.gz")):
-        with gzip.open(path, "rt") as file:
-            found += [json.loads(line) for line in file]
-    return found
 
 
 def by_key(o: Simulated) -> tuple[dict[str, Any], dict[Any, list[dict[str, Any]]]]:
@@ -129,19 +118,6 @@ def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
     )
 
 
-def test_a_result_that_is_computed_again_is_as_restricted_as_before(o: Simulated) -> None:
-    o.cluster.add_worker("w2")
-    with span("kept"):
-        kept = o.client.submit(nap, 0.5, workers=["w2"], allow_other_workers=True)
-        wait(kept)
-    o.quiet()
-    o.cluster.kill("w2")
-    time.sleep(3.0)
-    o.quiet()
-    limits = [decoded(one)[0]["restrictions"] for one in o.exported]
-    assert [[one["loose"] for one in some] for some in limits] == [[True], [True]]
-
-
 @pytest.mark.options(workers=1, threads=2)
 def test_resources_workers_and_data_of_others(o: Simulated) -> None:
     o.cluster.add_worker("w1", threads=1, resources={"GPU": 2})
@@ -181,18 +157,6 @@ def test_a_root_beyond_a_limit_says_so_and_the_next_one_is_whole(
         o.is_derivable = False
 
     o = Simulated(LIMITS)
-    o.run(program)
-
-
-def test_without_a_reader_nothing_is_recorded() -> None:
-    def program() -> None:
-        with span("off"):
-            wait(o.client.submit(nap, 0.1))
-        o.quiet()
-        assert o.named("off").graph is None
-        o.is_derivable = False
-
-    o = Simulated(replace(LIMITS, graph=False))
     o.run(program)
 
 
@@ -270,6 +234,8 @@ def test_a_result_that_is_computed_again_for_a_later_root_has_its_dependencies(
     o.quiet()
     line, keys = decoded(o.exported[-1])
     assert (keys, line["complete"], line["runs"]["before"]) == (["one-1", "two-1"], True, [[], [0]])
+    # They are as restricted as before.
+    assert [one["loose"] for one in line["restrictions"]] == [True]
     assert line["submissions"] == pytest.approx([0.0, line["runs"]["sent"][1]], abs=0.1)
 
 
@@ -284,17 +250,13 @@ def test_files_have_one_line_for_each_root_and_the_report_leaves_them_alone(
             wait(b.client.map(nap, [0.5] * 3, key=[f"{name}-{i}" for i in range(3)]))
     b.exported()
     dask_otel.unregister(b.client)
-    assert [(line["name"], len(line["runs"]["task"])) for line in lines(tmp_path)] == [
-        ("one", 3),
-        ("two", 3),
-    ]
+    graphs = read_graphs(tmp_path)
+    assert [(one.name, len(one.runs["task"])) for one in graphs] == [("one", 3), ("two", 3)]
     (path,) = tmp_path.glob("*-graph.jsonl.gz")
     assert path.stat().st_mode & 0o777 == 0o600
     assert "skipped" not in dask_otel.read_report(tmp_path).text(100, everything=True)
-    ids = {span.span_id for span in b.received.spans}
-    assert {int(line["span_id"], 16) for line in lines(tmp_path)} <= ids
-    _, graph = read_graphs(tmp_path)
-    found = replay(graph, [Experiment("one thread", workers=(1,))])
+    assert {int(one.span_id, 16) for one in graphs} <= {span.span_id for span in b.received.spans}
+    found = replay(graphs[1], [Experiment("one thread", workers=(1,))])
     assert found.recorded == pytest.approx(0.5, abs=1e-3)
     assert found.error == pytest.approx(0.0, abs=1e-3)
     assert [one.seconds for one in found.experiments] == [pytest.approx(1.5, abs=1e-3)]

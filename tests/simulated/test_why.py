@@ -92,13 +92,10 @@ def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
 
 def test_tasks_that_are_submitted_in_a_loop_are_queued_in_its_order(b: Bridged) -> None:
     """They have one priority: the scheduler takes the oldest first."""
-    futures = []
-    for number in range(10):
-        futures.append(b.client.submit(nap, 60, key=f"nap-{number}", pure=False))
-        time.sleep(0.001)
+    futures = [b.client.submit(nap, 60, key=f"nap-{number}") for number in range(10)]
     time.sleep(0.1)
     assert len({b.scheduler.tasks[one.key].priority for one in futures}) == 1
-    for number in (4, 5, 9):
+    for number in (4, 9):
         said = f"tasks before it: {number - 4}; tasks in the queue: 6."
         answered(b, futures[number], ("no free thread", said))
 
@@ -119,7 +116,8 @@ def test_paused_workers(b: Bridged) -> None:
     answered(b, sent, ("worker paused", f"2.2 s ago to {W0}, which begins no task"))
     answered(b, busy, ("executing", ""))
     later = b.client.submit(same, 4, workers=["w0"])
-    answered(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
+    (reason,) = answered(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
+    assert "dask_otel.held(client)" in reason.next_step
     become(Status.paused, "w1")
     queued = b.client.map(same, range(50), pure=False)[-1]
     reason, *_ = answered(b, queued, ("workers not running", f" (paused), {W1} (paused)"))
