@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import pickle
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -89,17 +88,6 @@ def test_no_record_disappears_and_no_message_is_too_large(
     assert len(sent) - 1 <= now + 6
 
 
-def test_a_warning_finds_room_in_a_storm_of_less() -> None:
-    batch = LineBatch()
-    for _ in range(1000):
-        if not batch.leave_out(urgent=False):
-            batch.add(b"1", False, 0.0)
-    assert (batch.leave_out(urgent=True), batch.add(b"2", True, 0.0)) == (False, 0.0)
-    message: Any = batch.take(0.0, planned=False)
-    assert json.loads(message[lines.BLOB])[-1] == 2
-    assert message[lines.RECORDS] + message[lines.LEFT_OUT] == 1001
-
-
 def test_the_rate_is_kept_whatever_the_clock_does() -> None:
     rate = Rate(2.0, 3.0)
     allowed = [now for now in (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.5) if rate.allows(now)]
@@ -163,22 +151,19 @@ def test_a_warning_goes_at_once_and_less_after_a_second(worker: Any) -> None:
     assert [*sent, worker.texts] == [[], [], both, both, [*both, "more 3"]]
 
 
-def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Any) -> None:
+def test_a_record_has_the_ids_and_the_key_of_its_task(
+    worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "workers", [worker])
     context = TaskContext()
-    forwarding.workers.append(worker)
-    try:
-        entered: Any = context.enter(TASK)
-        try:
-            raise KeyError("row 7")
-        except KeyError:
-            logging.getLogger("user").exception("failed")
-        context.leave(entered)
-    finally:
-        forwarding.workers.clear()
-    ((time, *record, (kind, text, stack)),) = worker.lines
-    assert record == [40, "user", "failed", "('x', 1)", [f"{7:032x}", f"{8:016x}", "01"]]
-    assert (kind, text) == ("builtins.KeyError", "'row 7'")
-    assert re.fullmatch(r"(?s)Traceback.*KeyError: 'row 7'\n", stack)
+    entered: Any = context.enter(TASK)
+    logging.getLogger("user").error("failed", exc_info=KeyError("row 7"))
+    context.leave(entered)
+    ((time, *record),) = worker.lines
+    assert record == [
+        40, "user", "failed", "('x', 1)", [f"{7:032x}", f"{8:016x}", "01"],
+        ["builtins.KeyError", "'row 7'", "KeyError: 'row 7'\n"],
+    ]  # fmt: skip
     assert abs(time - 1.7e9) < 1e9
 
 
@@ -250,24 +235,22 @@ def test_what_can_hardly_be_printed_is_sent(
     [
         # What cannot be printed at all is counted.
         ({"exc_info": (Broken, Broken(), "no traceback")}, [(0, 1)]),
-        # Dask's clients handle forwarded records; a forked process has no connection.
+        # Dask's clients handle forwarded records.
         ({"process": os.getpid() + 1}, []),
+        # A forked process: its copy of the lock may never be released.
+        ({"process": None}, []),
         ({}, [(1, 0)]),
     ],
 )
-def test_what_is_counted(worker: Any, fields: dict[str, Any], counts: list[Any]) -> None:
+def test_what_is_counted(
+    worker: Any, fields: dict[str, Any], counts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `logging.logProcesses` can be False.
+    process = os.getpid() + (None in fields.values())
+    monkeypatch.setattr(os, "getpid", lambda: process)
     handled(fields)
     worker.run()
     assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == counts
-
-
-def test_a_forked_process_sends_nothing(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copy of the lock may never be released; `logging.logProcesses` can be False."""
-    process = os.getpid() + 1
-    monkeypatch.setattr(os, "getpid", lambda: process)
-    handled({"process": None})
-    worker.run()
-    assert not worker.sent
 
 
 @pytest.mark.parametrize(
@@ -302,35 +285,28 @@ def test_a_long_record_is_cut_and_fits_into_a_message(
 
 
 def test_logging_is_as_it_was_after_the_last_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = logging.getLogger()
-    own, workers = Forwarding(), [Worker(), Worker()]
-
-    def state() -> tuple[Any, ...]:
-        return logging.Logger.callHandlers, root.level, root.handlers
-
-    with monkeypatch.context() as patch:
-        # As in a worker's process, where nobody has configured logging.
-        patch.setattr(root, "handlers", [])
-        patch.setattr(root, "level", logging.WARNING)
-        before = state()
-        for one in workers:
-            own.add(one, logging.INFO)  # type: ignore[arg-type]
-        assert state()[1:] == (logging.INFO, [])
-        for level, one in ((logging.INFO, workers[0]), (logging.WARNING, workers[1])):
-            logging.getLogger("user").log(level, "x")
-            own.remove(one)  # type: ignore[arg-type]
-            assert one.texts[0] == "x"
-        assert state() == before
-        # A level that the user chose stays, and so does that of a configured root.
-        own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
-        root.level = logging.ERROR
-        own.remove(workers[0])  # type: ignore[arg-type]
-        root.handlers.append(logging.NullHandler())
-        assert state() == (before[0], logging.ERROR, root.handlers)
-        own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
-        assert root.level == logging.ERROR
-        own.remove(workers[0])  # type: ignore[arg-type]
-    logging.getLogger("user").manager._clear_cache()  # type: ignore[attr-defined]
+    root, own, workers = logging.getLogger(), Forwarding(), [Worker(), Worker()]
+    # As in a worker's process, where nobody has configured logging.
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.WARNING)
+    original = logging.Logger.callHandlers
+    for one in workers:
+        own.add(one, logging.INFO)  # type: ignore[arg-type]
+    assert (root.level, root.handlers) == (logging.INFO, [])
+    for level, one in ((logging.INFO, workers[0]), (logging.WARNING, workers[1])):
+        logging.getLogger("user").log(level, "x")
+        own.remove(one)  # type: ignore[arg-type]
+        assert one.texts[0] == "x"
+    assert (logging.Logger.callHandlers, root.level) == (original, logging.WARNING)
+    # A level that the user chose stays, and so does that of a configured root.
+    own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
+    root.level = logging.ERROR
+    own.remove(workers[0])  # type: ignore[arg-type]
+    root.handlers.append(logging.NullHandler())
+    own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
+    assert root.level == logging.ERROR
+    own.remove(workers[0])  # type: ignore[arg-type]
+    root.manager._clear_cache()  # type: ignore[attr-defined]
 
 
 def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Any) -> None:
@@ -340,10 +316,12 @@ def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Any) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(storm, range(4)))
-    worker.run()
+    # It finds room.
+    logging.getLogger("user").warning("late")
     (sent,) = worker.sent
+    assert worker.texts[-1] == "late"
     assert sent[lines.RECORDS] <= lines.MOST_RECORDS
-    assert sent[lines.RECORDS] + sent[lines.LEFT_OUT] == 10_000
+    assert sent[lines.RECORDS] + sent[lines.LEFT_OUT] == 10_001
 
 
 # -------------------------------------------------------------------------- on the scheduler
@@ -432,26 +410,18 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
 
 
 def test_what_the_queue_has_no_room_for_is_said_when_it_has() -> None:
-    room: list[bool] = []
-    taken: list[ClusterEvent] = []
-
-    def put(event: ClusterEvent, counted: bool) -> bool:
-        taken.extend([event] if room else [])
-        return bool(room)
-
     cluster: Any = Cluster()
-    clocks: Any = SimpleNamespace(offset=lambda address: 0.0)
-    events = ClusterEvents(cluster, Mock(), clocks, put, False, (), 20)
+    # There is room the third time.
+    put = Mock(side_effect=[False, False, True])
+    events = ClusterEvents(cluster, Mock(), Mock(offset=lambda _: 0.0), put, False, (), 20)
     events.log_event(lines.TOPIC, {"worker": "tcp://w:1", **message(5)}, 0.0)
-    # It is time to say it, but there is no room.
-    events.tick(2.0)
-    assert (events.waiting, taken) == (True, [])
-    room.append(True)
-    events.tick(4.0)
-    assert [(e.name, e.facts[semconv.LOG_LEFT_OUT_COUNT]) for e in taken] == [
-        (semconv.WORKER_LOG_LEFT_OUT, 5)
-    ]
-    assert not events.waiting
+    waiting = []
+    for now in (2.0, 4.0):
+        events.tick(now)
+        waiting.append(events.waiting)
+    assert waiting == [True, False]
+    said = put.call_args.args[0]
+    assert (said.name, said.facts[semconv.LOG_LEFT_OUT_COUNT]) == (semconv.WORKER_LOG_LEFT_OUT, 5)
 
 
 @pytest.mark.parametrize(
