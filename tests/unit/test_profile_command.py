@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
 from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, encoded
@@ -110,25 +109,15 @@ def test_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
     assert "profile that can't be read" in err
 
 
-@pytest.mark.parametrize("argument", ["etl/rea", "none"])
-def test_an_unknown_span_is_an_error_with_the_known_ones(
-    tmp_path: Path, capsys: Any, argument: str
-) -> None:
-    write(tmp_path, make_profile(*USUAL))
-    _, err = said(capsys, tmp_path, argument, code=1)
-    assert err.strip().endswith("it has etl/read, etl/train")
-
-
-def test_a_folder_without_profiles_is_an_error_with_the_setting(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_what_is_not_there_is_an_error_that_says_what_is(tmp_path: Path, capsys: Any) -> None:
+    _, err = said(capsys, tmp_path / "gone", code=1)
+    assert err == f"dask-otel profile: there is no {tmp_path / 'gone'}\n"
     _, err = said(capsys, tmp_path, code=1)
     assert err.strip().endswith("it has no profile: runs have one with otel.profiles.enabled: true")
-
-
-def test_a_folder_that_is_not_there_is_another_error(tmp_path: Path, capsys: Any) -> None:
-    assert main(["profile", str(tmp_path / "gone")]) == 1
-    assert capsys.readouterr().err == f"dask-otel profile: there is no {tmp_path / 'gone'}\n"
+    write(tmp_path, make_profile(*USUAL))
+    for name in ("etl/rea", "none"):
+        _, err = said(capsys, tmp_path, name, code=1)
+        assert err.strip().endswith("it has etl/read, etl/train")
 
 
 def test_the_file_for_speedscope_is_valid_and_has_all_time(tmp_path: Path, capsys: Any) -> None:
