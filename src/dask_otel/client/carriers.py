@@ -7,7 +7,7 @@ raises into the user's code: after an error, the submission has no context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
 import dask
@@ -17,7 +17,6 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client.roots import ROOTS
 from dask_otel.core.context import (
     CARRIER_KEY,
-    Caller,
     Traceparent,
     caller_dask_id,
     make_carrier,
@@ -29,12 +28,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-class _Carried(NamedTuple):
-    """A caller and its carrier. The carrier is shared: do not change it."""
-
-    caller: Caller
-    carrier: dict[str, str]
-
+#: A caller's span and its carrier, which is shared: do not change it.
+_Carried: TypeAlias = tuple[Traceparent, dict[str, str]]
 
 #: By client, whether baggage travels, and whether each caller gets a span of its own. Read at the
 #: client's first submission with a context: users set them after this import, before the client.
@@ -58,7 +53,7 @@ def prepare() -> None:
     global _environment
     api.state()
     caller = api.environment_caller()
-    _environment = None if caller is None else _Carried(caller, make_carrier(caller))
+    _environment = None if caller is None else (caller.parent, make_carrier(caller))
 
 
 def annotations_for(client: Client) -> dict[str, Any] | None:
@@ -94,20 +89,21 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     carried = _carried(span, baggage)
     dask_span = present.get("span")
     if dask_span is not None and ROOTS.alive:
-        ROOTS.submitted(dask_span["ids"][0], None if carried is None else carried.caller.parent)
+        ROOTS.submitted(dask_span["ids"][0], None if carried is None else carried[0])
     if carried is None:
         return None
-    made: dict[str, Any] = {CARRIER_KEY: carried.carrier}
+    parent, carrier = carried
+    made: dict[str, Any] = {CARRIER_KEY: carrier}
     if span_per_caller and dask_span is None and not _in_task():
         name = attribute_text(api.name_of(span), Sanitizer())
-        made["span"] = {"name": (name,), "ids": (caller_dask_id(carried.caller.parent),)}
+        made["span"] = {"name": (name,), "ids": (caller_dask_id(parent),)}
     return made
 
 
 def current_parent() -> Traceparent | None:
     """Return the caller's span for a submission in the present context; None if there is none."""
     carried = _carried(api.active_span(), baggage=False)
-    return None if carried is None else carried.caller.parent
+    return None if carried is None else carried[0]
 
 
 def _carried(span: Any, baggage: bool) -> _Carried | None:
@@ -122,7 +118,7 @@ def _carried(span: Any, baggage: bool) -> _Carried | None:
     caller = api.caller_of(span, baggage)
     if caller is not None and _in_task():
         caller = caller._replace(nested=True)
-    carried = None if caller is None else _Carried(caller, make_carrier(caller))
+    carried = None if caller is None else (caller.parent, make_carrier(caller))
     if not baggage:
         _last = (context, propagators, carried)
     return carried

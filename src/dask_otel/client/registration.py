@@ -204,8 +204,9 @@ def span_metrics(
     try:
         seconds = float(parse_timedelta(timeout))
     except (LookupError, TypeError, ValueError):
-        why = f"a timeout is seconds, 0 or more, or text such as '2 minutes', not {timeout!r}"
-        raise ValueError(why) from None
+        raise ValueError(
+            f"a timeout is seconds, 0 or more, or text such as '2 minutes', not {timeout!r}"
+        ) from None
     found: SpanMetrics = answer(
         client, "span_metrics", settled_metrics, asynchronous,
         span_id=span_id, timeout=seconds, submitted=pending(client),

@@ -63,8 +63,7 @@ def trace_context(
         try:
             client = Client.current()
         except ValueError:
-            known = _expected(span_id, root_id)
-            return _ask(None, span_id, root_id) if asynchronous else known
+            return _ask(None, span_id, root_id) if asynchronous else _expected(span_id, root_id)
     answer: TraceContext = client.sync(_ask, client, span_id, root_id, asynchronous=asynchronous)
     return answer
 

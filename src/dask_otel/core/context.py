@@ -144,14 +144,13 @@ def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
 
 def make_carrier(caller: Caller) -> dict[str, str]:
     """Return the carrier of a caller, within all limits."""
-    carrier = {TRACEPARENT: format_traceparent(caller.parent)}
-    if caller.state and (state := bounded_tracestate(caller.state)):
-        carrier[TRACESTATE] = state
-    if caller.baggage and (baggage := bounded_baggage(caller.baggage)):
-        carrier[BAGGAGE] = baggage
-    if caller.nested:
-        carrier[NESTED] = "1"
-    return carrier
+    carrier = {
+        TRACEPARENT: format_traceparent(caller.parent),
+        TRACESTATE: bounded_tracestate(caller.state),
+        BAGGAGE: bounded_baggage(caller.baggage),
+        NESTED: "1" if caller.nested else "",
+    }
+    return {name: value for name, value in carrier.items() if value}
 
 
 def read_carrier(value: object) -> Caller | None:

@@ -365,8 +365,7 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     }
     name, address = shown.get(semconv.WORKER_NAME), shown.get(semconv.WORKER_ADDRESS)
     shown["worker"] = f"{address}" if name in (None, address) else f"{name} ({address})"
-    held, limit = _held(facts)
-    if then := [*held, *_busy(facts)]:
+    if then := [*_busy(facts)]:
         *first, last = then
         said = f"{', '.join(first)} and {last}" if first else last
         age = shown.get(semconv.WORKER_LAST_SEEN_AGE.name, "a moment")
@@ -377,7 +376,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     )
     if facts.get(Fact.OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
         shown["again"] = "A heartbeat came after that: too late."
-    if limit and code in (0, -9):
+    memory = facts.get(semconv.WORKER_MEMORY_USAGE.name, 0)
+    limit = facts.get(semconv.WORKER_MEMORY_LIMIT.name, math.inf)
+    if memory >= _NEARLY_ALL * limit and code in (0, -9):
         shown["guess"] = "Probably it was killed for its memory, which was close to its limit."
     shown["nanny"] = "Its nanny reported no kill for memory." if facts.get(Fact.NANNY) else ""
     if lines := facts.get(semconv.WORKER_LAST_LINES):
@@ -403,16 +404,10 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     return shown
 
 
-def _held(facts: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the clause about a worker's memory, and whether that was close to its limit."""
-    usage = facts.get(semconv.WORKER_MEMORY_USAGE.name)
-    limit = facts.get(semconv.WORKER_MEMORY_LIMIT.name)
-    if usage is None:
-        return [], False
-    return [f"held {size(usage, limit)}"], limit is not None and usage >= _NEARLY_ALL * limit
-
-
 def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
+    memory = facts.get(semconv.WORKER_MEMORY_USAGE.name)
+    if memory is not None:
+        yield f"held {size(memory, facts.get(semconv.WORKER_MEMORY_LIMIT.name))}"
     cpu = facts.get(semconv.WORKER_CPU_UTILIZATION.name)
     if cpu is not None:
         yield f"used {cpu:.0%} of a CPU for each thread"
