@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from html import unescape
 from typing import Any
@@ -282,37 +283,27 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
 
 
 def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, gate = threading.Semaphore(0), threading.Event()
-    threads: list[threading.Thread] = []
+    gate, threads = threading.Event(), list[threading.Thread]()
 
     def blocked(*_: Any) -> str:
         threads.append(threading.current_thread())
-        begun.release()
         assert gate.wait(60)
         return "made"
 
     monkeypatch.setattr(module.Pages, "_html", blocked)
-    with cluster() as client:
+    with cluster() as client, ThreadPoolExecutor(2) as askers:
         registered(client)
         with span("etl") as span_id:
             wait(client.submit(int))
         path = f"/otel/report/{span_id}"
-        answers: list[str] = []
-        askers = [
-            threading.Thread(target=lambda: answers.append(read(client, path))) for _ in range(2)
-        ]
-        for asker in askers:
-            asker.start()
-        assert begun.acquire(timeout=60)
+        answers = askers.map(read, [client] * 2, [path] * 2)
+        eventually(lambda: threads)
         # The event loop goes on: it answers others, and runs tasks.
         assert "Last runs" in read(client)
         assert client.submit(sum, [1, 2]).result() == 3
-        assert len(threads) == 1
+        assert [one.daemon for one in threads] == [True]
         gate.set()
-        for asker in askers:
-            asker.join(60)
-        assert answers == ["made", "made"]
-        assert threads[0].daemon
+        assert [*answers] == ["made", "made"]
         with urlopen(address(client, path)) as answer:
             policy = answer.headers["Content-Security-Policy"]
         assert policy == "frame-ancestors 'self'; sandbox allow-scripts allow-popups"

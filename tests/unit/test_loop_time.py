@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -29,6 +30,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def go(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ class Loops:
 
     def ticks(self, length: float, ticks: int) -> None:
         """The scheduler has ticked, and its cycle goes on."""
-        self.clock.now += length
+        self.clock.go(length)
         self.scheduler._tick_counter += ticks
 
     def exported(self, *series: tuple[str, str]) -> list[float | None]:
@@ -219,60 +223,37 @@ def test_workers_are_added_up_and_forgotten(loops: Loops) -> None:
 # --------------------------------------------------------------------- cost of transitions
 
 
-class Scheduler:
-    """Calls the plugin's hook, which Dask looks up for each transition, and counts."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.count = 7
-        self.seen: list[tuple[Any, ...]] = []
-        #: Seconds that the hook takes.
-        self.price = 0.001
-        self.plugin: Any = SimpleNamespace(transition=self.hook)
-        adapter: Any = SimpleNamespace(
-            transitions=lambda: self.count, transition=self.hook, wrappers=Wrappers()
-        )
-        self.cost = OwnCost(adapter)
-
-    def hook(self, *args: Any, **kwargs: Any) -> None:
-        self.seen.append((args, kwargs))
-        self.clock.now += self.price
-
-    def transitions(self, count: int) -> float:
-        for _ in range(count):
-            self.count += 1
-            self.plugin.transition("key", "waiting", "processing", stimulus_id="s")
-            self.clock.now += 1.0  # Dask's own
-        return self.cost.take()
-
-
 def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
-    scheduler = Scheduler(clock)
-    # Before the first sample nothing is guessed.
-    found = [scheduler.transitions(100)]
-    scheduler.cost.sample(scheduler.plugin)
-    found.append(scheduler.transitions(0))
-    scheduler.seen.clear()
-    found.append(scheduler.transitions(SAMPLE + 1000))
-    call = (("key", "waiting", "processing"), {"stimulus_id": "s"})
-    assert scheduler.seen == [call] * (SAMPLE + 1000)
-    # The last price goes on until there is a new one, which counts as much as all before.
-    found.append(scheduler.transitions(50))
-    scheduler.price = 0.003
-    assert scheduler.plugin.transition == scheduler.hook
-    scheduler.cost.sample(scheduler.plugin)
-    found.append(scheduler.transitions(SAMPLE))
-    assert found == pytest.approx([0.0, 0.0, (SAMPLE + 1000) * 0.001, 0.05, SAMPLE * 0.002])
-
-
-def test_the_adapter_s_own_work_is_added_once(clock: Clock) -> None:
-    def work(seconds: float) -> None:
-        clock.now += seconds
-        raise RuntimeError("which is caught")
-
-    wrappers = Wrappers()
-    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, wrappers=wrappers)
+    #: Seconds that the hook takes.
+    price = 0.001
+    hook = Mock(side_effect=lambda *_, **__: clock.go(price))
+    plugin: Any = SimpleNamespace(transition=hook)
+    adapter: Any = Mock(transition=hook, wrappers=Wrappers(), **{"transitions.return_value": 7})
     cost = OwnCost(adapter)
+
+    def transitions(count: int) -> float:
+        adapter.transitions.return_value += count
+        for _ in range(count):
+            # Dask looks it up for each.
+            plugin.transition("key", "waiting", "processing", stimulus_id="s")
+            clock.go(1.0)
+        return cost.take()
+
+    # Before the first sample nothing is guessed.
+    found = [transitions(100)]
+    cost.sample(plugin)
+    found += [transitions(0), transitions(SAMPLE + 1000)]
+    seen = [call("key", "waiting", "processing", stimulus_id="s")] * (100 + SAMPLE + 1000)
+    assert hook.call_args_list == seen
+    # The last price goes on until there is a new one, which counts as much as all before.
+    found.append(transitions(50))
+    price = 0.003
+    assert plugin.transition == hook
+    cost.sample(plugin)
+    found.append(transitions(SAMPLE))
+    assert found == pytest.approx([0.0, 0.0, (SAMPLE + 1000) * 0.001, 0.05, SAMPLE * 0.002])
+    # The adapter's own work is added once, also after an error.
     for seconds in (2.0, 0.25):
-        wrappers.run("tick", work, seconds)
+        work = Mock(side_effect=lambda taken: clock.go(taken) or 1 / 0)
+        adapter.wrappers.run("tick", work, seconds)
         assert cost.take() == seconds
