@@ -10,7 +10,6 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, span, wait
-from distributed.core import Status
 
 from dask_otel import semconv
 from dask_otel._dask import events, nannies
@@ -122,6 +121,10 @@ def test_the_end_of_a_cluster_waits_for_no_nanny(b: Bridged, monkeypatch: Any) -
     assert "Its process was killed or crashed, or the network failed." in log.body
 
 
+def ends(b: Bridged) -> list[dict[str, Any]]:
+    return [log.attributes for log in b.received.logs if log.name == semconv.WORKER_REMOVED]
+
+
 @pytest.mark.options(workers=1)
 def test_a_new_worker_at_the_address_of_one_that_has_gone(b: Bridged) -> None:
     """As with a fixed port: each end is said, with the words about that worker alone."""
@@ -133,23 +136,15 @@ def test_a_new_worker_at_the_address_of_one_that_has_gone(b: Bridged) -> None:
     assert b.said(semconv.WORKER_REMOVED).attributes[REASON] == "lost"
     time.sleep(0.5)
     b.cluster.do("w0", second.close_gracefully, False, "bye")
+    # A reason is exported without its time, but with its signal.
+    for name, reason in (("w1", f"nanny-close-{time.time()}"), ("w2", "signal-15")):
+        worker = b.cluster.add_worker(name)
+        b.cluster.do(name, partial(worker.close, reason=reason))
     b.cluster.workers.clear()
     time.sleep(events.CLOSING)
-    ends = [log for log in b.received.logs if log.name == semconv.WORKER_REMOVED]
-    said = [
-        (log.attributes[REASON], log.attributes.get(semconv.WORKER_CLOSE_REASON)) for log in ends
-    ]
-    assert said == [("lost", None), ("requested", "bye")]
-
-
-@pytest.mark.options(workers=2)
-def test_a_workers_reason_is_exported_without_its_time_but_with_its_signal(b: Bridged) -> None:
-    for name, reason in (("w0", f"nanny-close-{time.time()}"), ("w1", "signal-15")):
-        b.cluster.do(name, partial(b.cluster.workers.pop(name).close, reason=reason))
-    time.sleep(events.CLOSING)
-    ends = [log for log in b.received.logs if log.name == semconv.WORKER_REMOVED]
-    said = [log.attributes[semconv.WORKER_CLOSE_REASON] for log in ends]
-    assert said == ["nanny-close", "signal-15"]
+    assert [(at[REASON], at.get(semconv.WORKER_CLOSE_REASON)) for at in ends(b)] == [
+        ("lost", None), ("requested", "bye"), ("closed", "nanny-close"), ("closed", "signal-15"),
+    ]  # fmt: skip
 
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": "3s"})
@@ -193,21 +188,15 @@ def test_clean_ends_are_no_warnings(b: Bridged) -> None:
     assert "requested" not in b.said(semconv.WORKERS_RETIRED).body
     b.cluster.user("other", Client.close).result()
     assert b.said(semconv.CLIENT_REMOVED).severity == INFO
-    ends = [log for log in b.received.logs if log.name == semconv.WORKER_REMOVED]
-    reasons = ["requested", "requested", "lifetime"]
-    assert [log.attributes[REASON] for log in ends] == reasons
+    assert [at[REASON] for at in ends(b)] == ["requested", "requested", "lifetime"]
     assert [log.name for log in b.received.logs if log.severity > INFO] == []
 
 
 @pytest.mark.options(workers=1)
 def test_paused_and_running_again(b: Bridged) -> None:
-    async def become(status: Status) -> None:
-        b.cluster.workers["w0"].status = status
-
-    b.cluster.do("w0", become, Status.paused)
+    b.cluster.pause("w0", 5.0)
     paused = b.said(semconv.WORKER_PAUSED)
     assert (paused.severity, "its memory is nearly full" in paused.body) == (WARN, True)
-    b.cluster.do("w0", become, Status.running)
     assert "runs tasks again" in b.said(semconv.WORKER_RESUMED).body
 
 

@@ -32,36 +32,10 @@ def clean(seconds: float, _: bytes) -> None:
     time.sleep(seconds)
 
 
-def fit(number: int) -> int:
-    time.sleep(2.0 if number == 3 else 0.05)
-    return number
-
-
 def begin(b: Bridged, folder: Path, **more: Any) -> None:
     """Start a bridge that writes files."""
     config = {"files": {"path": str(folder)}, **more}
     assert dask_otel.register(b.client, config) == "started"
-
-
-@pytest.mark.options(begins=False, threads=4, unreconciled="its bridge ends before")
-def test_the_straggler_is_named(b: Bridged, tmp_path: Path) -> None:
-    begin(b, tmp_path)
-    with span("train"):
-        wait(b.client.map(fit, range(8)))
-    b.exported()
-    dask_otel.unregister(b.client)
-    report = read_report(tmp_path)
-    (run,) = report.to_dict()["runs"]
-    (shown,) = run["path"]["spans"]
-    parts = {name: seconds for name, seconds in shown["parts"].items() if seconds}
-    assert parts == {"compute": pytest.approx(2.0)}
-    (said, *_) = run["diagnosis"]
-    assert (said["span"], "fit" in said["title"], said["seconds"]) == (
-        "train",
-        True,
-        pytest.approx(2.0),
-    )
-    assert said["title"] in " ".join(report.text(500).split())
 
 
 def tasks(b: Bridged, function: Callable[..., Any], number: int, *each: Sequence[Any]) -> Any:
