@@ -135,60 +135,51 @@ def test_resources_workers_and_data_of_others(o: Simulated) -> None:
 
 @pytest.mark.parametrize("limit", ["MOST_OF_ONE", "MOST"])
 def test_a_root_beyond_a_limit_says_so_and_the_next_one_is_whole(
-    monkeypatch: pytest.MonkeyPatch, limit: str
+    o: Simulated, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(recording, limit, 8)
-
-    def program() -> None:
-        for name, count in (("big", 20), ("small", 4)):
-            with span(name):
-                wait(o.client.map(nap, [0.1] * count, key=[f"{name}-{i}" for i in range(count)]))
-            o.quiet()
-            if name == "big":
-                (root,) = o.exported
-                line, _ = decoded(root)
-                assert (len(line["runs"]["task"]), line["left_out"]) == (8, 12)
-                assert not line["complete"]
-                # As the pump does when the line is written.
-                o.observer.finished[:] = [replace(root, graph=None)]
-                del root
-        line, _ = decoded(o.named("small"))
-        assert (len(line["runs"]["task"]), line["complete"]) == (4, True)
-        o.is_derivable = False
-
-    o = Simulated(LIMITS)
-    o.run(program)
+    o.is_derivable = False
+    for name, count in (("big", 20), ("small", 4)):
+        with span(name):
+            wait(o.client.map(nap, [0.1] * count, key=[f"{name}-{i}" for i in range(count)]))
+        o.quiet()
+        root = o.exported.pop()
+        line, _ = decoded(root)
+        assert len(line["runs"]["task"]) == min(8, count)
+        assert (line["left_out"], line["complete"]) == (max(0, count - 8), count < 8)
+        # As the pump does when the line is written.
+        o.exported.append(replace(root, graph=None))
+        del root
 
 
-def test_a_recording_that_begins_later_has_the_roots_after_it_and_spoils_no_path() -> None:
+@pytest.mark.options(limits=replace(LIMITS, graph=False))
+def test_a_recording_that_begins_later_has_the_roots_after_it_and_spoils_no_path(
+    o: Simulated,
+) -> None:
     def tasks(key: str) -> Any:
         # Most wait for a thread, and the last one for all of them.
         first = o.client.map(nap, [1.0] * 12, key=[f"{key}-{number}" for number in range(12)])
         return o.client.submit(nap, 1.0, first, key=f"{key}-last-1")
 
-    def program() -> None:
-        with span("outer"):
-            outer = tasks("outer")
-            for on in (True, False, True):
-                time.sleep(0.5)
-                o.adapter.record_graphs(on)
-            with span("inner"):
-                wait([outer, o.client.submit(nap, 0.1, key="inner-1")])
-        with span("later"):
-            wait(tasks("later"))
-        o.quiet()
-        assert o.named("outer").graph is None
-        line, keys = decoded(o.named("later"))
-        assert (line["complete"], len(keys), len(line["workers"])) == (True, 13, 2)
-        assert [one["came"] for one in line["workers"]] == [None, None]
-        assert line["submissions"] == sorted(line["submissions"])
-        assert -1 not in line["runs"]["submission"]
-        assert o.named("outer").path is not None
-        o.compare_paths()
-        o.is_derivable = False
-
-    o = Simulated(replace(LIMITS, graph=False))
-    o.run(program)
+    o.is_derivable = False
+    with span("outer"):
+        outer = tasks("outer")
+        for on in (True, False, True):
+            time.sleep(0.5)
+            o.adapter.record_graphs(on)
+        with span("inner"):
+            wait([outer, o.client.submit(nap, 0.1, key="inner-1")])
+    with span("later"):
+        wait(tasks("later"))
+    o.quiet()
+    assert o.named("outer").graph is None
+    line, keys = decoded(o.named("later"))
+    assert (line["complete"], len(keys), len(line["workers"])) == (True, 13, 2)
+    assert [one["came"] for one in line["workers"]] == [None, None]
+    assert line["submissions"] == sorted(line["submissions"])
+    assert -1 not in line["runs"]["submission"]
+    assert o.named("outer").path is not None
+    o.compare_paths()
 
 
 @pytest.mark.options(workers=1, within=1.0)

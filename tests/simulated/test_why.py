@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from distributed import Status, span, wait
+from distributed import span, wait
 
 import dask_otel
 from dask_otel import Reason, _wire
@@ -101,24 +101,17 @@ def test_tasks_that_are_submitted_in_a_loop_are_queued_in_its_order(b: Bridged) 
 
 
 def test_paused_workers(b: Bridged) -> None:
-    def become(status: Status, *names: str) -> None:
-        async def change() -> None:
-            for name in names:
-                b.cluster.workers[name].status = status
-
-        b.cluster.do("scheduler", change)
-
     busy = b.client.submit(nap, 60, workers=["w0"])
     answered(b, busy, ("executing", ""))
     sent = b.client.submit(same, 3, workers=["w0"])
     answered(b, sent, ("worker busy", "threads (1) execute 1 of nap, the longest for 2.2 s"))
-    become(Status.paused, "w0")
+    b.cluster.pause("w0", 60.0)
     answered(b, sent, ("worker paused", f"2.2 s ago to {W0}, which begins no task"))
     answered(b, busy, ("executing", ""))
     later = b.client.submit(same, 4, workers=["w0"])
     (reason,) = answered(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
     assert "dask_otel.held(client)" in reason.next_step
-    become(Status.paused, "w1")
+    b.cluster.pause("w1", 60.0)
     queued = b.client.map(same, range(50), pure=False)[-1]
     reason, *_ = answered(b, queued, ("workers not running", f" (paused), {W1} (paused)"))
     assert reason.state == "queued"
