@@ -1,4 +1,4 @@
-"""What a dashboard must keep to so that it answers at a glance; a rule returns the faulty panels.
+"""What a dashboard must keep to so that it answers at a glance.
 
 What every panel of a kind has, `tools/dashboards/parts.py` gives it, and no rule repeats it.
 """
@@ -6,8 +6,7 @@ What every panel of a kind has, `tools/dashboards/parts.py` gives it, and no rul
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .queries import ALERTS
@@ -74,28 +73,32 @@ def colour_of(panel: Panel, name: str) -> str:
     return found
 
 
-# ------------------------------------------------------------------------- rules of a page
+# ------------------------------------------------------------------------- rules of a panel
 
-Rule = Callable[[Page], Iterable[str]]
-RULES: list[Rule] = []
+#: Patterns of what no expression may be, and the kinds of panels that this is about; none are all.
+FORBIDDEN: dict[str, tuple[str, ...]] = {
+    # A division by the whole range is wrong where data covers a part of it.
+    r"\$__range_m?s": (),
+    # A quantile of no observations is NaN, and makes the mean of a legend NaN.
+    r"^(?=.*histogram_quantile)(?!.*>= 0$)": (),
+    # Unless it is grouped by span, ends of spans inside are no runs.
+    rf"^(?=.*{RUNS})(?!.*{ITSELF}|.*by \(dask_span_name\))": (),
+    # `increase` of a count alone extrapolates: it is for quotients, of a sum by its count.
+    rf"^(?=.*(?<!round\()increase\({RUNS}_count)(?!.*{RUNS}_sum)": ("stat", "table", "bargauge"),
+}
+Fault = Callable[[Panel], object]
+#: What else is wrong with a panel, and the kinds of panels that it is about.
+RULES: dict[Fault, tuple[str, ...]] = {}
 
 
-def of_each(*kinds: str) -> Callable[[Callable[[Panel, Page], object]], Rule]:
-    """Make a rule of what is wrong with a panel of these kinds; without any, of every panel."""
+def of_each(*kinds: str) -> Callable[[Fault], Fault]:
+    """Add a rule: what is wrong with a panel of these kinds."""
 
-    def made(fault: Callable[[Panel, Page], object]) -> Rule:
-        @wraps(fault)
-        def rule(page: Page) -> list[str]:
-            return [
-                panel["title"]
-                for panel in panels(page)
-                if panel["type"] in (kinds or panel["type"]) and fault(panel, page)
-            ]
+    def add(fault: Fault) -> Fault:
+        RULES[fault] = kinds
+        return fault
 
-        RULES.append(rule)
-        return rule
-
-    return made
+    return add
 
 
 def limits_of_rules(alert: str) -> set[float]:
@@ -108,7 +111,7 @@ def limits_of_rules(alert: str) -> set[float]:
 
 
 @of_each("stat")
-def red_is_where_an_alert_fires(panel: Panel, _: Page) -> object:
+def red_is_where_an_alert_fires(panel: Panel) -> object:
     """A number with a runbook turns red at a limit of that runbook's alert, and nowhere else."""
     titles = {link["title"].partition("Runbook ")[2] for link in panel["links"]} - {""}
     known = {value for alert in titles for value in limits_of_rules(alert)}
@@ -118,14 +121,14 @@ def red_is_where_an_alert_fires(panel: Panel, _: Page) -> object:
 
 
 @of_each("stat")
-def nothing_looks_neither_good_nor_bad(panel: Panel, _: Page) -> object:
+def nothing_looks_neither_good_nor_bad(panel: Panel) -> object:
     """Without a mapping, Grafana gives a missing number the colour of the lowest ones."""
     special = [m["options"] for m in defaults(panel)["mappings"] if m["type"] == "special"]
     return [one["result"]["color"] for one in special if one["match"] == "null+nan"] != ["text"]
 
 
 @of_each("timeseries")
-def stacks_have_units_and_fold_what_is_small(panel: Panel, _: Page) -> object:
+def stacks_have_units_and_fold_what_is_small(panel: Panel) -> object:
     asked, unit = " ".join(expressions(panel)), defaults(panel)["unit"]
     legends = [target["legendFormat"] for target in panel["targets"]]
     stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
@@ -141,42 +144,16 @@ def stacks_have_units_and_fold_what_is_small(panel: Panel, _: Page) -> object:
     )
 
 
-@of_each()
-def shares_are_of_the_time_with_data(panel: Panel, _: Page) -> object:
-    """A division by the whole range is wrong where data covers a part of it."""
-    return re.search(r"\$__range_m?s", " ".join(expressions(panel)))
-
-
 @of_each("timeseries")
-def a_duration_is_that_of_a_run(panel: Panel, _: Page) -> object:
+def a_duration_is_that_of_a_run(panel: Panel) -> object:
     """Seconds that grew in the time of a point are of no run: they are for quotients."""
     seconds = defaults(panel)["unit"] in ("s", "percentunit")
     grew = [x for x in expressions(panel) if re.search(r"increase\([^\[]*\[\$__rate_interval\]", x)]
     return seconds and [x for x in grew if " / " not in x and "histogram_quantile" not in x]
 
 
-@of_each()
-def nothing_is_not_a_number(panel: Panel, _: Page) -> object:
-    """A quantile of no observations is NaN, and makes the mean of a legend NaN."""
-    return any("histogram_quantile" in x and not x.endswith(">= 0") for x in expressions(panel))
-
-
-@of_each()
-def runs_are_those_of_the_root(panel: Panel, _: Page) -> object:
-    """Unless it is grouped by span, ends of spans inside are no runs."""
-    runs = [one for one in expressions(panel) if RUNS in one]
-    return [one for one in runs if ITSELF not in one and "by (dask_span_name)" not in one]
-
-
-@of_each("stat", "table", "bargauge")
-def runs_are_whole(panel: Panel, _: Page) -> object:
-    """``increase`` of a count alone extrapolates: it is for quotients, of a sum by its count."""
-    alone = re.compile(rf"(?<!round\()increase\({RUNS}_count")
-    return [one for one in expressions(panel) if alone.search(one) and f"{RUNS}_sum" not in one]
-
-
 @of_each("stat")
-def each_signal_is_seen(panel: Panel, _: Page) -> object:
+def each_signal_is_seen(panel: Panel) -> object:
     """Metrics that go on hide traces that do not: what the exporter does is asked by signal."""
     return any(
         "dask_otel_signal" not in target["expr"] or "signal}}" not in target["legendFormat"]
@@ -190,8 +167,8 @@ def each_signal_is_seen(panel: Panel, _: Page) -> object:
 COLUMN, AROUND, CHARACTER = 40, 48, 7.2
 
 
-@of_each()
-def a_title_fits_its_width(panel: Panel, _: Page) -> object:
+@of_each("stat", "table", "bargauge", "timeseries")
+def a_title_fits_its_width(panel: Panel) -> object:
     """Else Grafana cuts it."""
     return len(panel["title"]) * CHARACTER > panel["gridPos"]["w"] * COLUMN - AROUND
 
