@@ -63,20 +63,3 @@ def test_nothing_is_unpickled_run_or_listened_on() -> None:
     }
     # What is not there any more is no exception.
     assert found == KNOWN
-
-
-def test_the_scan_sees_it() -> None:
-    text = """
-import pickle, distributed.protocol.pickle
-from cloudpickle import loads
-from http.server import HTTPServer
-def read(data):
-    eval(data)
-    socket.bind(("", 0))
-    return pandas.read_pickle(data)
-"""
-    expected = {
-        "pickle", "distributed.protocol.pickle", "cloudpickle.loads", "eval",
-        "http.server.HTTPServer", "socket.bind", "pandas.read_pickle",
-    }  # fmt: skip
-    assert set(findings(ast.parse(text))) == expected
