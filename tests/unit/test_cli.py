@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import dask
 import pytest
@@ -68,13 +67,6 @@ def test_a_name_that_the_terminal_can_not_show_hides_nothing_else(arguments, mon
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     assert main(arguments) == code
     assert b"?t?" in shown.getvalue()
-
-
-def test_signs_have_replacements_where_the_terminal_has_only_ascii(monkeypatch):
-    shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
-    terminal.show("été: 5 KiB·s")
-    assert shown.getvalue() == b"?t?: 5 KiB.s\n"
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd):
@@ -141,17 +133,6 @@ def test_dask_s_own_command_line_passes_everything_on():
     out = run("-c", DASK, *named, json.dumps([one.split() for one in asked])).stdout
     assert re.search(".*".join(asked.values()), out, re.DOTALL), out
     assert out.count("ends with") == len(asked)
-
-
-@pytest.mark.parametrize("path", ["a-file", "a-file/x"])
-def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_path, path):
-    showcase = pytest.importorskip("dask_otel.cli.showcase")
-
-    monkeypatch.setattr(showcase, "_destinations", Mock(side_effect=AssertionError("it ran")))
-    (tmp_path / "a-file").touch()
-    assert main(["demo", "--output", str(tmp_path / path)]) == 1
-    reason = f"can't write the files: Not a directory: {tmp_path / path}"
-    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("only_new_garbage")
