@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from chaos import page
 from chaos.ratios import NO_WORSE, TASKS, UNDECIDED, WORSE, Middle, cost, ratio, verdict
-from chaos.scenario import HTTP
-from chaos.world import World
 
 SAME = (1.0, 0.98, 1.02)
 #: More of a core: next to nothing, and a lot.
@@ -54,11 +48,6 @@ def test_one_round_that_something_else_disturbed_decides_nothing() -> None:
     assert high < 1.1
 
 
-def test_too_few_pairs_are_no_interval() -> None:
-    with pytest.raises(ValueError, match="too few"):
-        ratio([1.0] * 5, [1.0] * 5)
-
-
 def test_a_cost_is_beside_no_fault_and_beside_no_bridge() -> None:
     found = cost(
         {"fault": [3e-4] * 12, "healthy": [2e-4] * 12, "bare": [1e-4] * 12},
@@ -76,16 +65,3 @@ def test_a_cost_is_beside_no_fault_and_beside_no_bridge() -> None:
         "verdict": "broken", "observed": "it hangs", "cost": found}}})  # fmt: skip
     assert "| `silent`, HTTP | 1.50 [1.50, 1.50] | 10.0% [10.0%, 10.0%] | 3.00 " in shown
     assert "## What a fault costs" not in page.evidence({"machine": {}, "results": {}})
-
-
-def test_what_came_twice_is_said_where_the_world_has_no_scheduler_of_its_own() -> None:
-    """Such as that of a script which has its cluster in its own process."""
-    one = SimpleNamespace(span_id="a", type="span", name="work 1", attributes={})
-    collector: Any = SimpleNamespace(spans=[one], accepted=[])
-    alone: Any = SimpleNamespace(scheduler=None)
-    gate: Any = None
-    world = World(Path(), HTTP, alone, collector, gate)
-    world.nothing_came_twice()
-    collector.spans.append(one)
-    with pytest.raises(AssertionError, match=r"2 spans with the ids of others.*'work 1'"):
-        world.nothing_came_twice()

@@ -416,39 +416,29 @@ MISSING = "did not receive the test"
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "body", "words"),
+    ("name", "place", "answer", "words"),
     [
-        ("jaeger", 200, {"data": []}, MISSING),
-        ("tempo", 200, {}, MISSING),
-        ("prometheus", 200, {"data": {"result": []}}, MISSING),
+        ("jaeger", "http://{}", (200, {"data": []}), MISSING),
+        ("tempo", "http://{}", (200, {}), MISSING),
+        ("prometheus", "http://{}", (200, {"data": {"result": []}}), MISSING),
         *(
-            (name, *answer)
+            (name, "http://{}", *answer)
             for name in ("jaeger", "prometheus")
             for answer in (
-                (500, b"", "HTTP status 500"),
-                (200, b"<html>", "not from its API"),
-                (200, [], "not from its API"),
+                ((500, b""), "HTTP status 500"),
+                ((200, b"<html>"), "not from its API"),
+                ((200, []), "not from its API"),
             )
         ),
+        ("jaeger", "http://127.0.0.1:1", None, "Nothing listens at 127.0.0.1:1"),
+        ("tempo", "{}", None, "begins with http://"),
+        ("prometheus", "http://[", None, ""),
     ],
 )
 def test_what_is_no_backend_or_never_has_it(
-    api: Any, name: str, status: int, body: Any, words: str
+    api: Any, name: str, place: str, answer: Any, words: str
 ) -> None:
-    api.answers.append((status, body))
-    (finding,) = read_back({name: f"http://{api.place}"}, PROBE, 0.05)
-    found = (finding.level, words in finding.what, "--patience" in finding.next)
+    api.answers.append(answer)
+    (finding,) = read_back({name: place.format(api.place)}, PROBE, 0.05)
+    found = (finding.level, words in finding.what + finding.why, "--patience" in finding.next)
     assert found == ("problem", True, words == MISSING)
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "said"),
-    [
-        ("jaeger", "http://127.0.0.1:1", "Nothing listens at 127.0.0.1:1"),
-        ("tempo", "localhost:3200", "begins with http://"),
-        ("prometheus", "http://[", ""),
-    ],
-)
-def test_no_backend_there(name: str, place: str, said: str) -> None:
-    (finding,) = read_back({name: place}, PROBE, 0.05)
-    assert (finding.level, said in finding.what + finding.why) == ("problem", True)
