@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
-import dask
 import pytest
-from distributed import Client, LocalCluster
 
 from tests import environment
-from tests.environment import set_variables
+from tests.cluster.conftest import Bridged, Start
 from tests.foreign import WAITING, install
 from tests.receiver import receiver
-from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -87,44 +83,18 @@ def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path
 
 
 def test_two_bridges_of_a_process_write_no_series_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though an operator gives the process one id; and who comes when the first has gone has it."""
-    settings = {
-        "distributed.scheduler.preload": ["dask_otel.preload"],
-        "otel.spans.linger": 0,
-        "otel.close-timeout": "60s",
-    }
-    options = {
-        "n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0",
-        "scheduler_kwargs": {"dashboard": False},
-    }  # fmt: skip
-    with receiver() as received, dask.config.set(settings):
-        given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
-        set_variables(monkeypatch, {**received.environ, **given})
 
-        def begin(stack: ExitStack, tasks: int) -> str:
-            cluster = stack.enter_context(LocalCluster(**options))
-            bridge = cluster.scheduler.plugins["dask-otel"].bridge
-            eventually(lambda: bridge.wired is not None)
-            client = stack.enter_context(Client(cluster, set_as_default=False))
-            client.gather(client.map(str, range(tasks), pure=False))
-            return f"pod/{cluster.scheduler.id}"
+    def ids(one: Bridged) -> set[str]:
+        return {point.resource["service.instance.id"] for point in one.received.points}
 
-        with ExitStack() as clusters:
-            begin(clusters, 7)
-            second = begin(clusters, 11)
-        with ExitStack() as clusters:
-            begin(clusters, 1)
-        tasks = {}
-        for point in received.points:
-            if point.metric == "dask.task.finished":
-                of = point.resource["service.instance.id"], point.start_ns
-                tasks[of] = max(point.value, tasks.get(of, 0))
-    assert sorted((instance, runs) for (instance, _), runs in tasks.items()) == [
-        ("pod", 1),
-        ("pod", 7),
-        (second, 11),
-    ]
+    given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
+    with start(environ=given) as first, start(environ=given) as second:
+        own = f"pod/{second.scheduler.id}"
+    with start(environ=given) as third:
+        pass
+    assert [ids(one) for one in (first, second, third)] == [{"pod"}, {own}, {"pod"}]
     (warning,) = [text for text in caplog.messages if "service.instance.id" in text]
-    assert f"'pod', too, so this one exports as '{second}'" in warning
+    assert f"'pod', too, so this one exports as '{own}'" in warning
