@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -118,19 +117,6 @@ def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path
     assert sum(parts) == pytest.approx(root.seconds, abs=0.005 * (len(parts) + 1))
 
 
-@pytest.mark.parametrize(
-    ("script", "needs"),
-    [
-        (EXAMPLES / "local_cluster.py", "dask"),
-        (DEPLOY / "jobqueue" / "slurm_cluster.py", "dask_jobqueue"),
-    ],
-)
-def test_a_script_without_its_folder_says_how_it_is_used(script: Path, needs: str) -> None:
-    pytest.importorskip(needs, reason=NEEDS)
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (1, f"usage: python {script.name} FOLDER\n")
-
-
 def test_the_cells_of_the_notebooks_run_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,11 +128,7 @@ def test_the_cells_of_the_notebooks_run_in_their_order(
     made.cells += more.cells
     nbclient.NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = ([*cell.outputs] for cell in made.cells if cell.cell_type == "code")
-    _, block, last, _, (total,), (numbers,), shown = outputs
-    (html,) = (one.data["text/html"] for one in block if one.output_type == "display_data")
-    assert '<a href="run.html"' in html
-    assert "run" in html.partition("<br>")[0]
-    assert last[0].text.startswith("2470 ")
+    *_, (total,), (numbers,), shown = outputs
     assert (tmp_path / "run.html").stat().st_size > 100_000
     assert total.data["text/plain"] == "2470"
     # The duration, the idle time, and the parts, which add up to the duration.

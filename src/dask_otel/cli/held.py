@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dask_otel.cli import why
 from dask_otel.cli.command import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from distributed import Client
-
-    from dask_otel._wire import Held
 
 COMMAND: Final = Command(
     help="list the results in memory, and their keepers",
@@ -41,11 +34,7 @@ interrupted
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print the answer; return the exit code."""
+    from dask_otel.client.held import held
 
-    def question(client: Client) -> Awaitable[Held]:
-        from dask_otel.client.held import held
-
-        return held(client, arguments.span, asynchronous=True)
-
-    why.shown(arguments, question)
+    why.shown(arguments, lambda client: held(client, arguments.span, asynchronous=True))
     return 0

@@ -47,13 +47,10 @@ arguments, 130 interrupted
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print the answer; return the exit code."""
+    from dask_otel.client.why import why
 
-    def question(client: Client) -> Awaitable[Why]:
-        from dask_otel.client.why import why
-
-        return why(client, arguments.subject, asynchronous=True)
-
-    return int(shown(arguments, question).reasons[0].kind == "unknown")
+    found = shown(arguments, lambda client: why(client, arguments.subject, asynchronous=True))
+    return int(found.reasons[0].kind == "unknown")
 
 
 def shown(arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]) -> T:
