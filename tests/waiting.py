@@ -30,15 +30,12 @@ def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") ->
         if timeout < 0.0:
             raise AssertionError(f"not in time: {what or check}; last: {last!r}")
         time.sleep(0.05)
-        timeout -= (time.monotonic() - began) / _processes_per_core()
+        # How many processes share a core.
+        waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+        timeout -= (time.monotonic() - began) / max(1.0, waiting)
 
 
 def ended(process: Any) -> int:
     """Return the exit code of a process, which must end."""
     eventually(lambda: process.poll() is not None, what="the end of a process")
     return int(process.poll())
-
-
-def _processes_per_core() -> float:
-    """Return how many processes share a core; 1 if none has to wait."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
