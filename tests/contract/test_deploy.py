@@ -16,6 +16,7 @@ import yaml
 
 from tests.environment import REPOSITORY
 
+from .test_kubernetes import EVERY
 from .test_packaging import PROJECT, PYPROJECT
 
 DEPLOY = REPOSITORY / "deploy"
@@ -59,9 +60,8 @@ def test_what_is_applied_needs_nothing_that_comes_later() -> None:
     assert order.index("collector-config") < order.index("collector-daemonset")
     assert order[-1] == "networkpolicy"
     assert text.index("create namespace monitoring") < text.index("kubectl apply")
-    for name in order:
-        for one in yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text("utf-8")):
-            assert one["metadata"].get("namespace", "monitoring") == "monitoring", name
+    applied = [one["metadata"] for file, one in EVERY if file.removesuffix(".yaml") in order]
+    assert {one.get("namespace", "monitoring") for one in applied} == {"monitoring"}
 
 
 @pytest.mark.parametrize("file", ["collector-daemonset.yaml", "daskcluster-sidecar.yaml"])

@@ -81,7 +81,6 @@ def dask_cluster() -> jsonschema.Draft202012Validator:
         name: {"type": kind}
         for name, kind in (("apiVersion", "string"), ("kind", "string"), ("metadata", "object"))
     }
-    jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
