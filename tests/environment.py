@@ -14,8 +14,6 @@ REPOSITORY = Path(__file__).parents[1]
 #: Nothing is exported.
 OFF = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "TRACES", "LOGS")}
 
-_INSTRUMENT = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
-
 
 def inherited(**variables: str) -> dict[str, str]:
     """Return what this process passes on, without settings of OpenTelemetry or Dask, and more.
@@ -52,17 +50,3 @@ def run(
 def python(code: str, **variables: str) -> str:
     """Run code in a new process, away from any configuration; return what it printed."""
     return run("-c", code, **{"DASK_CONFIG": os.devnull, **variables}).stdout.strip()
-
-
-def run_instrumented(folder: Path, application: str, variables: Mapping[str, str]) -> list[str]:
-    """Run an application by ``opentelemetry-instrument``; return the lines that it printed."""
-    (folder / "app.py").write_text(application)
-    ours = {
-        "OTEL_LOGS_EXPORTER": "none",
-        # Its handler starts a thread at the end, which Python 3.12 does not let it.
-        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "logging",
-        **variables,
-    }
-    done = run("-c", _INSTRUMENT, sys.executable, "app.py", within=folder, **ours)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout.splitlines()

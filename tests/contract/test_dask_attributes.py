@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Nanny, span
 
+from dask_otel._dask.facts import STATES
 from dask_otel._dask.undocumented import BY_NAME, HANDLERS, UNDOCUMENTED
 
 pytestmark = pytest.mark.cluster
@@ -77,27 +78,17 @@ def test_handlers_that_are_wrapped_are_there(live: dict[str, Any], table: str) -
     assert set(HANDLERS[table]) <= getattr(live[owner], name).keys()
 
 
-def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:
-    from dask_otel._dask.facts import STATES
-
+def test_what_the_adapter_does_with_them_is_right(live: dict[str, Any]) -> None:
+    scheduler, worker = live["Scheduler"], live["Worker"]
     assert {*STATES, "forgotten"} == set(live["TaskGroup"].states)
-
-
-def test_history_of_threads_is_pairs_of_time_and_count(live: dict[str, Any]) -> None:
-    history = live["Scheduler"].total_nthreads_history
-    assert history
-    assert all(isinstance(when, float) and isinstance(count, int) for when, count in history)
-
-
-def test_a_worker_runs_user_code_where_we_hook_in(live: dict[str, Any]) -> None:
-    worker = live["Worker"]
+    # Threads by time: pairs of time and count.
+    history = scheduler.total_nthreads_history
+    assert [tuple(map(type, pair)) for pair in history] == [(float, int)] * len(history) != []
+    # Where user code is hooked into.
     assert worker.handlers["actor_execute"] == worker.actor_execute
     assert {"plugin-add", "plugin-remove"} <= worker.handlers.keys()
     assert callable(worker.executors["actor"].submit)
     assert live["Worker.TaskState"].annotations["span"].keys() == {"name", "ids"}
-
-
-def test_the_scheduler_gives_its_plugins_to_workers(live: dict[str, Any]) -> None:
-    scheduler, worker = live["Scheduler"], live["Worker"]
+    # Workers get the scheduler's plugins.
     assert scheduler.worker_plugins.keys() <= worker.plugins.keys()
-    assert all(isinstance(plugin, bytes) for plugin in scheduler.worker_plugins.values())
+    assert {type(plugin) for plugin in scheduler.worker_plugins.values()} == {bytes}

@@ -26,15 +26,12 @@ def written(folder: str, pattern: str) -> set[str]:
     return {found for source in sources for found in re.findall(pattern, source)}
 
 
-def test_every_check_is_documented() -> None:
+def test_every_check_and_kind_of_trouble_is_documented() -> None:
     checks = written("doctor", r'Finding\(\s*"([a-z_.]+)"')
     checks |= {f"export.{signal}" for signal in exporting._SENT}
     checks |= {f"backend.{name}" for name in ("jaeger", "tempo", "prometheus")}
     checks |= {f"counts.{name.removeprefix('dask.otel.')}" for name in findings._COUNTS}
     assert column("Checks") == checks
-
-
-def test_every_kind_of_trouble_is_documented() -> None:
     assert column("Why an endpoint fails") == {*KINDS, "unknown"}
 
 

@@ -104,18 +104,28 @@ def test_what_kubectl_would_not_apply_is_not_made() -> None:
         build_kubernetes._dump([made], "here")
 
 
-def test_selectors_find_their_pods() -> None:
+def collector() -> dict[str, Any]:
+    """Return the pods of the Collector."""
+    (daemon_set,) = documents("DaemonSet").values()
+    found: dict[str, Any] = daemon_set["spec"]["template"]["spec"]
+    return found
+
+
+def test_senders_find_the_collector_of_their_node() -> None:
+    """The Service reaches that one alone, so there is one on each node, whatever taints it has."""
     (daemon_set,) = documents("DaemonSet").values()
     labels = daemon_set["spec"]["template"]["metadata"]["labels"].items()
-    assert daemon_set["spec"]["selector"]["matchLabels"].items() <= labels
     (service,) = documents("Service").values()
-    assert service["spec"]["selector"].items() <= labels
     policy = documents("NetworkPolicy")["networkpolicy.yaml: NetworkPolicy dask-otel-collector"]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
-    ports = {
-        port["name"] for port in daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
-    }
+    for selector in (daemon_set["spec"]["selector"], policy["spec"]["podSelector"]):
+        assert selector["matchLabels"].items() <= labels
+    assert service["spec"]["selector"].items() <= labels
+    ports = {port["name"] for port in collector()["containers"][0]["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    assert service["spec"]["internalTrafficPolicy"] == "Local"
+    # Neither key nor effect: all taints.
+    assert collector()["tolerations"] == [{"operator": "Exists"}]
+    assert not {"nodeSelector", "affinity"} & set(collector())
 
 
 def _preload(variables: dict[str, str]) -> Any:

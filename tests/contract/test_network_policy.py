@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .test_kubernetes import KUBERNETES, NEEDS, documents
+from .test_kubernetes import KUBERNETES, NEEDS, collector, documents
 
 # One process imports the libraries of these and of `test_kubernetes.py`.
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -121,36 +121,22 @@ def test_telemetry_and_dask_get_through_and_nothing_else(
     assert not may_reach_collector(other, "default", 4317)
 
 
-def test_a_cluster_of_the_gateway_reports_to_it() -> None:
+def test_prometheus_sees_the_collector_and_the_gateway_its_clusters() -> None:
+    assert may_reach_collector(PROMETHEUS, "monitoring", 8888)
+    assert not may_reach_collector(PROMETHEUS, "default", 8888)
+    # A cluster of the gateway reports to it.
     gateway = {"app.kubernetes.io/name": "dask-gateway", "app.kubernetes.io/component": "gateway"}
     assert may_send(_gateway()["scheduler"], gateway, "default", 8000)
 
 
-def test_prometheus_sees_the_metrics_of_the_collector() -> None:
-    assert may_reach_collector(PROMETHEUS, "monitoring", 8888)
-    assert not may_reach_collector(PROMETHEUS, "default", 8888)
+def test_monitors_find_the_collectors_and_the_services_of_schedulers() -> None:
     config = (KUBERNETES / "collector-config.yaml").read_text(encoding="utf-8")
     assert "OTELCOL_METRICS_PORT:-8888" in config
-    (daemon_set,) = documents("DaemonSet").values()
-    ports = daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
-    (port,) = [one["name"] for one in ports if one["containerPort"] == 8888]
+    ports = {one["containerPort"]: one["name"] for one in collector()["containers"][0]["ports"]}
     (monitor,) = documents("PodMonitor").values()
     assert _fits(monitor["spec"]["selector"], COLLECTOR)
-    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port]
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [ports[8888]]
 
-
-def test_a_collector_is_on_every_node() -> None:
-    """The Service reaches the Collector of the sender's node alone, whatever taints that has."""
-    (service,) = documents("Service").values()
-    assert service["spec"]["internalTrafficPolicy"] == "Local"
-    (daemon_set,) = documents("DaemonSet").values()
-    pod = daemon_set["spec"]["template"]["spec"]
-    # Neither key nor effect: all taints.
-    assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert not {"nodeSelector", "affinity"} & set(pod)
-
-
-def test_monitors_find_the_services_of_schedulers() -> None:
     operator = pytest.importorskip("dask_kubernetes.operator.controller.controller", reason=NEEDS)
     (cluster,) = [
         one for name, one in documents("DaskCluster").items() if name.startswith("daskcluster.yaml")

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from typing import Any
 
 import pytest
 import yaml
@@ -27,19 +26,13 @@ PROJECT = PYPROJECT["project"]
 RELEASED = re.fullmatch(r"\d+\.\d+\.\d+", PROJECT["version"]) is not None
 
 
-@pytest.fixture(scope="module")
-def recipe() -> dict[str, Any]:
-    """The recipe for conda-forge, with its context filled in as its build tool does."""
+def test_the_recipe_is_the_package_s() -> None:
+    """That for conda-forge, with its context filled in as its build tool does."""
     text = (REPOSITORY / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
-    context = yaml.safe_load(text)["context"]
-    for key, value in context.items():
+    for key, value in yaml.safe_load(text)["context"].items():
         text = text.replace(f"${{{{ {key} }}}}", str(value))
-    filled = yaml.safe_load(text)
-    assert isinstance(filled, dict)
-    return filled
+    recipe = yaml.safe_load(text)
 
-
-def test_the_recipe_needs_what_the_package_needs(recipe: dict[str, Any]) -> None:
     def spaced(requirement: str) -> str:
         return re.sub(r"(?<=[\w-])(?=[><=!~])", " ", requirement, count=1)
 
@@ -51,9 +44,6 @@ def test_the_recipe_needs_what_the_package_needs(recipe: dict[str, Any]) -> None
         "pip",
         *map(spaced, PYPROJECT["build-system"]["requires"]),
     }
-
-
-def test_the_recipe_says_what_the_package_says(recipe: dict[str, Any]) -> None:
     version = PROJECT["version"] if RELEASED else recipe["package"]["version"]
     assert recipe["package"] == {"name": PROJECT["name"], "version": version}
     scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]

@@ -26,21 +26,15 @@ from tests.environment import REPOSITORY
 TITLES = {*PART_TITLES, *PATH.values()}
 
 
-def test_parts_lead_to_a_page_that_is_there() -> None:
-    for part in PARTS:
-        assert (REPOSITORY / "docs" / "runbooks" / f"{part.alert}.md").is_file()
-
-
-def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
+def test_every_part_has_a_page_and_words_and_a_colour_of_its_own() -> None:
+    runbooks = REPOSITORY / "docs" / "runbooks"
+    assert [one for one in PARTS if not (runbooks / f"{one.alert}.md").is_file()] == []
     assert tuple(PATH) == PATH_PARTS
     for whole in (PATH.values(), PART_TITLES):
         assert len({*map(colour_of, whole)}) == len(whole)
-
-
-def test_every_colour_is_one_that_a_page_knows() -> None:
-    for colour in [one.colour for one in MEANINGS.values()]:
-        assert re.fullmatch(r"#[0-9A-Fa-f]{6}", hex_colour(colour)), colour
-    assert set(HEX) <= {one.colour for one in MEANINGS.values()}
+    colours = {one.colour for one in MEANINGS.values()}
+    wrong = [one for one in colours if not re.fullmatch(r"#[0-9A-Fa-f]{6}", hex_colour(one))]
+    assert (wrong, set(HEX) - colours) == ([], set())
 
 
 #: Names that mean the opposite, or whose cures do.
