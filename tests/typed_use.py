@@ -23,8 +23,6 @@ def synchronous(client: Client) -> float:
     assert_type(dask_otel.why(client, client.submit(sum, [1])), Why)
     assert_type(dask_otel.held(client), Held)
     assert_type(dask_otel.unregister(client), Literal["stopped", "absent"])
-    dask_otel.instrument()
-    dask_otel.uninstrument()
     return metrics.duration
 
 
@@ -35,6 +33,4 @@ async def asynchronous(client: Client, span_id: str) -> SpanMetrics:
     assert_type(where, TraceContext)
     assert_type(await dask_otel.why(client, ("x", 0), asynchronous=True), Why)
     assert_type(await dask_otel.held(client, "x", asynchronous=True), Held)
-    await dask_otel.register(client, asynchronous=True)
-    await dask_otel.unregister(client, asynchronous=True)
     return await asked

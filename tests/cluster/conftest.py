@@ -14,8 +14,6 @@ from distributed import Client, LocalCluster
 
 from tests.cluster import proof
 from tests.cluster.truth import (
-    assert_closed,
-    assert_monotone,
     is_settled,
 )
 from tests.covering import uncovered
@@ -79,8 +77,6 @@ class Bridged:
             return settled and not self.bridge.adapter.lifecycle.open
 
         eventually(check, timeout, "everything is exported")
-        assert_monotone(self.received)
-        assert_closed(self.received, over=False)
         outside = uncovered(self.received.spans)
         assert not outside, outside
         return self.received

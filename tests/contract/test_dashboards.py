@@ -232,26 +232,20 @@ def test_the_data_sources_lead_to_each_other() -> None:
     sources = {
         one["uid"]: one for one in yaml.safe_load(file.read_text(encoding="utf-8"))["datasources"]
     }
-    destinations = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
-    assert (
-        {one["datasourceUid"] for one in destinations},
-        {one["name"] for one in destinations},
-    ) == ({"tempo", "jaeger"}, {"trace_id"})
+    exemplars = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    fields = sources["loki"]["jsonData"]["derivedFields"]
+    assert {one["name"] for one in exemplars} == {"trace_id"}
+    assert {(one["matcherType"], one["matcherRegex"]) for one in fields} == {("label", "trace_id")}
     for uid in ("tempo", "jaeger"):
-        back = sources[uid]["jsonData"]["tracesToMetrics"]
-        assert back["datasourceUid"] == "prometheus"
-        logs = sources[uid]["jsonData"]["tracesToLogsV2"]
-        assert logs["datasourceUid"] == "loki"
+        for leading in (exemplars, fields):
+            assert uid in {one["datasourceUid"] for one in leading}
+        back, logs = (sources[uid]["jsonData"][f"tracesTo{x}"] for x in ("Metrics", "LogsV2"))
+        assert (back["datasourceUid"], logs["datasourceUid"]) == ("prometheus", "loki")
         assert 'trace_id="$${__trace.traceId}"' in logs["query"]
         labels = ", ".join(tag["value"] for tag in back["tags"])
         for query in back["queries"]:
             (metric,) = queries.metrics(query["query"])
             assert queries.unknown(f"sum by ({labels}) ({metric})") == set()
-    fields = sources["loki"]["jsonData"]["derivedFields"]
-    assert (
-        {one["datasourceUid"] for one in fields},
-        {(one["matcherType"], one["matcherRegex"]) for one in fields},
-    ) == ({"tempo", "jaeger"}, {("label", "trace_id")})
     provider = GRAFANA / "provisioning" / "dashboards" / "dask-otel.yaml"
     (provided,) = yaml.safe_load(provider.read_text(encoding="utf-8"))["providers"]
     compose = (REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8")
