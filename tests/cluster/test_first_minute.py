@@ -161,3 +161,14 @@ def test_the_variable_and_the_configuration_file_load_the_bridge(
     for found in (dask.config.collect_env(variables), *dask.config.collect_yaml([str(tmp_path)])):
         preload = dask.config.get("distributed.scheduler.preload", config=found)
         assert preload in ("dask_otel", ["dask_otel"])
+
+
+def test_every_command_is_tried_or_known() -> None:
+    """What needs the package index, or is tried elsewhere, is named here; nothing else is left."""
+    tried = ["python first.py", "dask scheduler", "SCHEDULER__PRELOAD", "OTEL_EXPORTER_OTLP_END"]
+    rest = [one for one in blocks(README, "bash") if not any(part in one for part in tried)]
+    # `make dist` installs the wheel; `test_demo` runs the demo.
+    assert rest == ['pip install "dask-otel[demo,report]"\ndask-otel demo\n']
+    # One more in the README: `test_performance_report` runs it.
+    assert [len(blocks(page, "python")) for page in (README, QUICKSTART)] == [3, 2]
+    assert "```\n\n```\n" not in README

@@ -128,6 +128,23 @@ def nothing_looks_neither_good_nor_bad(panel: Panel) -> object:
 
 
 @of_each("timeseries")
+def stacks_have_units_and_fold_what_is_small(panel: Panel) -> object:
+    asked, unit = " ".join(expressions(panel)), defaults(panel)["unit"]
+    legends = [target["legendFormat"] for target in panel["targets"]]
+    stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
+    seconds = re.search(r"rate\(dask_\w+_time_seconds_total", asked) is not None
+    return (
+        (seconds and unit not in ("suffix:threads", "percentunit"))
+        or (unit == "suffix:threads" and defaults(panel).get("decimals") != 2)
+        # Three by name are few.
+        or (
+            (stack and seconds and "{{dask_activity}}" in legends)
+            and ('dask_activity=~"' not in asked and "other" not in legends)
+        )
+    )
+
+
+@of_each("timeseries")
 def a_duration_is_that_of_a_run(panel: Panel) -> object:
     """Seconds that grew in the time of a point are of no run: they are for quotients."""
     seconds = defaults(panel)["unit"] in ("s", "percentunit")
@@ -143,6 +160,17 @@ def each_signal_is_seen(panel: Panel) -> object:
         for target in panel["targets"]
         if re.search(r"dask_otel_(export_last_success|queue|spool)_", target["expr"])
     )
+
+
+#: A window of 1,280 px beside the docked menu leaves 40 px to each of the 24 columns. A panel's
+#: margins and icons take 48 px, and a character of its title 7.2 px on average.
+COLUMN, AROUND, CHARACTER = 40, 48, 7.2
+
+
+@of_each("stat", "table", "bargauge", "timeseries")
+def a_title_fits_its_width(panel: Panel) -> object:
+    """Else Grafana cuts it."""
+    return len(panel["title"]) * CHARACTER > panel["gridPos"]["w"] * COLUMN - AROUND
 
 
 # ---------------------------------------------------------------------- rules of all pages

@@ -165,6 +165,24 @@ def test_the_lines_of_memory_are_those_of_dask() -> None:
     )
 
 
+#: What the first screen of *Overview* answers, and where.
+FIRST_SCREEN = {
+    "what it cost": {"Thread-time", "Cost"},
+    "what bounded the runs": {"What bounded the runs?", "What should I do next?"},
+    "what failed": {"Failed runs", "Which runs failed lately, and why?", "Which alerts fire now?"},
+    "whether the telemetry is complete": {"Telemetry lost", "Last export"},
+    "where the time went": {"Where did the thread-time go?"},
+}
+
+
+def test_the_first_screen_answers_what_matters_and_few_panels_are_open() -> None:
+    """A window of 1080 px shows 24 units of height; a person has to scroll to the rest."""
+    shown = [one for one in PAGES["overview"]["panels"] if one["type"] != "row"]
+    first = {one["title"] for one in shown if one["gridPos"]["y"] + one["gridPos"]["h"] <= 24}
+    assert first == set().union(*FIRST_SCREEN.values())
+    assert len(shown) <= 24
+
+
 def test_each_part_of_the_time_has_a_limit_an_advice_and_a_runbook() -> None:
     panel = PANELS["overview: Where did the thread-time go?"]
     runbooks = {link["title"].partition("Runbook ")[2] for link in panel["links"]}

@@ -139,7 +139,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # What a blocked scheduler cost its spans is no time before them.
     stalls = (span.parts.get(part, 0.0) for span in facts.spans for part in (*_STALLS, "client"))
     blocked = min(facts.before_first, facts.blocked_first - sum(stalls))
-    blocked *= blocked >= facts.before_first / 2
+    if blocked < facts.before_first / 2:
+        blocked = 0.0
     claims = [
         _Claim("scheduler", "", blocked, (), _BLOCKED.format(seconds(blocked))),
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),

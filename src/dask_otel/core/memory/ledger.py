@@ -198,6 +198,9 @@ class Ledger:
         #: Series of forgotten groups, until they are exported.
         self._ending: set[Series] = set()
 
+    def __repr__(self) -> str:
+        return f"<Ledger: {self.held:,} bytes, {self.scattered.bytes:,} without a span>"
+
     @property
     def held(self) -> int:
         """The results of all spans."""

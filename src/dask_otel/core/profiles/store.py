@@ -98,6 +98,9 @@ class Profiles:
         #: Samples that were dropped, by reason.
         self.dropped: Counter[str] = Counter()
 
+    def __repr__(self) -> str:
+        return f"<Profiles of {len(self.roots)} root spans, room for {self._room} stacks>"
+
     def take(self, item: Batch | CutOff | Ended, now: float) -> Iterator[None]:
         """Add what has come; each item is a short step."""
         match item:
