@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import dask
 import pytest
@@ -134,17 +133,6 @@ def test_dask_s_own_command_line_passes_everything_on():
     out = run("-c", DASK, *named, json.dumps([one.split() for one in asked])).stdout
     assert re.search(".*".join(asked.values()), out, re.DOTALL), out
     assert out.count("ends with") == len(asked)
-
-
-@pytest.mark.parametrize("path", ["a-file", "a-file/x"])
-def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_path, path):
-    showcase = pytest.importorskip("dask_otel.cli.showcase")
-
-    monkeypatch.setattr(showcase, "_destinations", Mock(side_effect=AssertionError("it ran")))
-    (tmp_path / "a-file").touch()
-    assert main(["demo", "--output", str(tmp_path / path)]) == 1
-    reason = f"can't write the files: Not a directory: {tmp_path / path}"
-    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("only_new_garbage")
