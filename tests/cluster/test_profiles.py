@@ -55,6 +55,14 @@ def naps() -> None:
     time.sleep(1.0)
 
 
+def multiplies() -> None:
+    import numpy
+
+    matrix = numpy.ones((900, 900))
+    for _ in range(4):
+        matrix = matrix @ matrix / 900.0
+
+
 def holds() -> None:
     # In C: no other thread of the process runs meanwhile, the sampler neither. Only the last call
     # of a task may go unseen.
@@ -73,7 +81,7 @@ async def counts_on_loop() -> None:
         total += number * number
 
 
-PLANTED = (counts, naps, holds, sleeps, counts_on_loop)
+PLANTED = (counts, naps, multiplies, holds, sleeps, counts_on_loop)
 
 
 @contextmanager
@@ -157,7 +165,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         inner = max(one.stacks, key=one.stacks.__getitem__)[-1]
         if inner.file == "cluster/test_profiles.py":
             source = Path(__file__).read_text().splitlines()[inner.at - 1]
-            words = ("total +=", "range", "sleep", "sum(")
+            words = ("total +=", "range", "sleep", "@", "sum(")
             assert any(word in source for word in words), inner
 
 

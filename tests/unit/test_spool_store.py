@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +36,7 @@ from tests.unit.spools import (
     numbers,
     opened,
     origin_of,
+    span_of,
     spans,
     waiting,
 )
@@ -422,6 +425,37 @@ def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
     assert "0 spans waiting" in "\n".join(listing(path))
     with closing_clean(opened(path)) as store:
         assert store.count == 0
+
+
+# ------------------------------------------------------------------------------- checksums
+
+
+def test_no_flipped_bit_changes_a_span_that_is_sent(path: Path) -> None:
+    """Each span is sent as it was written, or it is counted as damaged, or it still waits."""
+    left(path, *spans(*range(1, 21), text="x" * 200), *notes(21, 22, end=7), alive=50)
+    left(path, *spans(*range(23, 31), text="y" * 200), run="b")
+    good, chance = path.read_bytes(), random.Random(1)
+    with closing_clean(opened(path, "c")) as store:
+        right = {row.number: (row.body, row.origin) for row in store.waiting(OTLP, 0, 99)}
+    seen: Counter[str] = Counter()
+    for bit in chance.sample(range(len(good) * 8), 200):
+        content = bytearray(good)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            store = opened(path, "c")
+        except SpoolError:
+            seen["refused"] += 1
+            continue
+        found = store.waiting(OTLP, 0, 99)
+        intact = [row for row in found if row.body is not None]
+        altered = [row for row in intact if (row.body, row.origin) != right.get(row.number)]
+        # Where the last sign of life is damaged, it is not used.
+        assert all(span_of(row).end_time_unix_nano == 7 for row in altered), bit
+        assert store.count == len(right), bit
+        seen["damaged"] += sum(row.body is None for row in found)
+        store.close(clean=False)
+    assert min(seen["refused"], seen["damaged"]) > 0, seen
 
 
 # ------------------------------------------------------------------------ disk trouble
