@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +78,3 @@ def listed(capsys, *arguments: str | Path, code: int = 0) -> tuple[list[dict[str
     assert main(["history", *map(str, arguments), "--json"]) == code
     captured = capsys.readouterr()
     return json.loads(captured.out)["runs"] if captured.out else [], captured.err
-
-
-class ListPage(HTMLParser):
-    """A page of the history, or the text of one."""
-
-    def __init__(self, page: Path | str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.rows: list[dict[str, Any]] = []
-        self.feed(page if isinstance(page, str) else page.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag == "tr":
-            self.rows.append(dict(attrs))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+from html.parser import HTMLParser
 from typing import Any
 
 from dask_otel.report.document import Report
@@ -248,3 +251,33 @@ def many(count: int) -> Session:
             )
         )
     return run
+
+
+class Page(HTMLParser):
+    """What a browser would see of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+        #: The data that scripts unpack, as JSON, and the scripts that run.
+        texts = dict(zip(self.scripts, self.of("script"), strict=True))
+        self.packed = [unpacked(text) for text, found in texts.items() if "type" in found]
+        self.running = [text for text, found in texts.items() if "type" not in found]
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+
+def unpacked(text: str) -> str:
+    return gzip.decompress(base64.b64decode(text)).decode()

@@ -23,7 +23,8 @@ from dask_otel.cli import main
 from dask_otel.report.history.past import past_run, total
 from dask_otel.report.page.multiples import panels
 from tests.environment import REPOSITORY
-from tests.unit.history_files import ListPage, etl, write
+from tests.unit.history_files import etl, write
+from tests.unit.report_files import Page
 
 # One process of the tests writes the runs, and reads them.
 pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.xdist_group("history")]
@@ -116,11 +117,12 @@ def test_the_page_has_small_multiples_with_the_last_run_marked(
     pytest.importorskip("bokeh")
     path = tmp_path / "page.html"
     assert main(["history", str(folder), "-o", str(path)]) == 0
-    page, text = ListPage(path), path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
     # Duration, thread-time, path, tasks, and the step, for each name. Each panel of the two names
     # that changed has a line where the change begins.
-    rows = len([row for row in page.rows if row])
-    counts = (page.tags.count("svg"), page.tags.count("rect"), rows, text.count("M167.5 -4v44"))
+    rows = len([row for row in page.of("tr") if row])
+    counts = (len(page.of("svg")), len(page.of("rect")), rows, text.count("M167.5 -4v44"))
     assert counts == (20, 20, 4 * RUNS, 10)
     assert len(text) < 600_000
     runs = [past_run(run) for run in found["runs"] if run["name"] == "doubled"]

@@ -19,8 +19,8 @@ import pytest
 
 from dask_otel.cli import history, main
 from dask_otel.report.telemetry.reader import Reader
-from tests.unit.history_files import ListPage, listed, one, write
-from tests.unit.report_files import EVIL, everything
+from tests.unit.history_files import listed, one, write
+from tests.unit.report_files import EVIL, Page, everything
 from tests.waiting import ended
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -111,9 +111,9 @@ def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 def test_it_serves_the_list_and_reports_on_demand(port, folder):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     status, page = get(port, "/")
-    shown = ListPage(page)
-    assert (status, [shown.tags.count(tag) for tag in ("script", "img")]) == (200, [1, 0])
-    names = sorted(row["data-name"] for row in shown.rows if row)
+    shown = Page(page)
+    assert (status, [len(shown.of(tag)) for tag in ("script", "img")]) == (200, [1, 0])
+    names = sorted(str(row["data-name"]) for row in shown.of("tr") if row)
     assert names == sorted([EVIL, "two?lines ?"])
     links = [value for value in page.split('"') if value.startswith("/")]
     found = [get(port, path) for path in links]

@@ -18,6 +18,7 @@ from tests.unit.report_files import (
     BEGIN,
     EVIL,
     SECOND,
+    Page,
     counter,
     level,
     log,
@@ -29,7 +30,6 @@ from tests.unit.report_files import (
     span,
     traces,
 )
-from tests.unit.test_report_page import _Page
 
 GIB = 1 << 30
 #: By state of the cluster's memory: its bytes at 5, 10, 15 and 20 seconds.
@@ -256,7 +256,7 @@ def test_the_page_draws_it_and_hostile_names_stay_text() -> None:
     )
     page = found.html()
     assert EVIL not in page
-    (chart,) = [text for text in _Page(page).packed if "unmanaged_old" in text]
+    (chart,) = [text for text in Page(page).packed if "unmanaged_old" in text]
     label = re.compile(r'"name":"LegendItem".*?"label":\{"type":"value","value":"(.*?)"\}')
     first, *others = label.findall(chart)
     assert others == ["read in etl/load", *[*STATES][1:], "limit"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from dask_otel.report.document import Report
 from dask_otel.report.page.payload import timeline
 from tests.unit.report_files import (
     EVIL,
+    Page,
     counter,
     everything,
     level,
@@ -33,42 +32,13 @@ from tests.unit.report_files import (
     run_of,
     span,
     traces,
+    unpacked,
 )
 
 # One process imports the libraries of pages.
 pytestmark = pytest.mark.xdist_group("page")
 
 LINK = "javascript:alert(1)"
-
-
-class _Page(HTMLParser):
-    """What a browser would see of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(page)
-        #: The data that scripts unpack, as JSON, and the scripts that run.
-        texts = dict(zip(self.scripts, self.of("script"), strict=True))
-        self.packed = [unpacked(text) for text, found in texts.items() if "type" in found]
-        self.running = [text for text, found in texts.items() if "type" not in found]
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [found for name, found in self.tags if name == tag]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            self.scripts[-1] += data
-
-
-def unpacked(text: str) -> str:
-    return gzip.decompress(base64.b64decode(text)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +48,7 @@ def hostile() -> str:
 
 def test_hostile_text_is_shown_and_never_markup(hostile: str) -> None:
     tame = report_of(*everything(re.sub("[<>\"'&`]", "_", EVIL)), price=1.0).html()
-    before, after = _Page(tame), _Page(hostile)
+    before, after = Page(tame), Page(hostile)
     # The same elements with the same attributes' names: none was added.
     assert [(tag, sorted(found)) for tag, found in after.tags] == [
         (tag, sorted(found)) for tag, found in before.tags
@@ -91,12 +61,12 @@ def test_hostile_text_is_shown_and_never_markup(hostile: str) -> None:
 
 
 def test_only_addresses_of_the_web_are_links() -> None:
-    links = [found["href"] for found in _Page(report_of(*everything(LINK)).html()).of("a")]
+    links = [found["href"] for found in Page(report_of(*everything(LINK)).html()).of("a")]
     assert {str(link).startswith("https://dask-otel.readthedocs.io/") for link in links} == {True}
 
 
 def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone(hostile: str) -> None:
-    page = _Page(hostile)
+    page = Page(hostile)
     policies = [found for found in page.of("meta") if "Policy" in str(found.get("http-equiv"))]
     policy = str(policies[0]["content"])
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -126,7 +96,7 @@ def test_redacted_pages_have_no_secret() -> None:
     for shown, is_there in ((report, True), (report.redacted(), False)):
         page = shown.html()
         for text in (
-            page + "".join(_Page(page).packed),
+            page + "".join(Page(page).packed),
             shown.text(everything=True),
             json.dumps(shown.to_dict()),
         ):
@@ -139,7 +109,7 @@ def test_redacted_pages_have_no_secret() -> None:
 def test_a_prompt_shows_its_text_and_a_notebook_a_frame() -> None:
     shown = report_of(traces(span(1, "train")))
     assert repr(shown) == shown.text() != ""
-    ((tag, found),) = _Page(shown._repr_html_()).tags
+    ((tag, found),) = Page(shown._repr_html_()).tags
     assert (tag, found["sandbox"]) == ("iframe", "allow-scripts allow-popups")
     assert "<!DOCTYPE html>" in str(found["srcdoc"])
 
@@ -255,7 +225,7 @@ def test_page_and_text_tell_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[2:4] == ["", "Title of threads."]
     assert lines.index("Where to look next") < 20
     assert max(map(len, lines)) <= 80
-    links = [str(one["href"]) for one in _Page(page).of("a")]
+    links = [str(one["href"]) for one in Page(page).of("a")]
     assert [link.partition("/diagnoses.html#")[2] for link in links] == five
     first = page.partition("<main>")[2].partition("</div>")[0]
     assert ("Title of threads." in first, 'class="verdict warning"' in first) == (True, True)
@@ -281,7 +251,7 @@ def test_a_severity_is_the_share_that_the_cure_saves(
 
 
 def test_times_of_a_short_run_can_be_told_apart() -> None:
-    page = _Page(report_of(over_time(0.0, 0.1, 0.2, 0.3)).html())
+    page = Page(report_of(over_time(0.0, 0.1, 0.2, 0.3)).html())
     assert '"milliseconds":"%H:%M:%S.%3N"' in "".join(page.packed)
 
 
