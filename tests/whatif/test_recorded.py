@@ -98,7 +98,7 @@ def mixed(seed: int, b: Any) -> None:
         *((work, 2, (1, 5), {"abs": MARGIN}) for work in (rounds, limited, failing, leaving)),
         (side_by_side, 3, (1, 6), {"rel": 0.02}),
         *((partial(mixed, seed), 1 + seed % 4, (1 + seed // 4,), {"rel": 0.01})
-          for seed in range(1, 15, 3)),
+          for seed in (1, 7, 10)),
     ],
 )  # fmt: skip
 def test_the_replay_with_other_threads_is_what_really_happens(
@@ -120,7 +120,7 @@ def test_the_replay_with_other_threads_is_what_really_happens(
 def test_replays_with_several_workers_are_near(tmp_path: Path) -> None:
     """Of equal tasks, Dask takes one by the order of a set: both histories are so by chance."""
     off: dict[bool, list[float]] = {True: [], False: []}
-    for seed, shape in enumerate([[1, 1], [2, 1], [2, 2, 2], [4, 4], [1, 4]]):
+    for seed, shape in enumerate([[1, 1], [2, 2, 2], [1, 4]]):
         graph = recorded(tmp_path / f"{seed}", partial(mixed, seed), 2, 2)
         real = recorded(tmp_path / f"other-{seed}", partial(mixed, seed), *shape)
         for one, threads in ((graph, [2, 2]), (real, shape)):
