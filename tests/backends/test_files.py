@@ -6,16 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, Settings
-from tests.otlp.json_reading import from_json
+from tests.otlp.json_reading import logs_of
 from tests.otlp.pipeline import Export, make_batch, make_span
-from tests.receiver import Log, decode_logs
 from tests.waiting import eventually
 
 from .clients import JaegerClient, PrometheusClient
@@ -49,16 +47,6 @@ service:
       receivers: [otlp, otlp_json_file/logs]
       exporters: [file/logs]
 """
-
-
-def events_in(path: Path) -> list[Log]:
-    """The log records that the Collector has written."""
-    found: list[Log] = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        message = logs_service_pb2.ExportLogsServiceRequest()
-        from_json(line, message)
-        found += decode_logs(message)
-    return found
 
 
 def test_the_collector_reads_what_the_bridge_writes(
@@ -121,8 +109,8 @@ def test_the_collector_reads_what_the_bridge_writes(
     again.pump.logs.offer(event)
     Export(again.pump).close(60)
     collected = folder / "collected.json"
-    eventually(lambda: len(events_in(collected)) == 2)
-    of_file, sent = sorted(events_in(collected), key=lambda one: -len(one.attributes))
+    eventually(lambda: len(logs_of([collected])) == 2)
+    of_file, sent = sorted(logs_of([collected]), key=lambda one: -len(one.attributes))
     # The receiver of files adds it.
     del of_file.attributes["log.file.name"]
     assert (of_file.name, of_file.body) == (semconv.CLIENT_ADDED, "Client Client-1 connected.")

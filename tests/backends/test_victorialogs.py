@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 from distributed import Client, span
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 
 from dask_otel import semconv
 from tests.cluster import processes
 from tests.contract.test_pages import Fence, of
-from tests.otlp.json_reading import from_json
-from tests.receiver import Log, decode_logs
+from tests.otlp.json_reading import logs_of
+from tests.receiver import Log
 from tests.waiting import eventually
 
 from .clients import Entry, VictoriaLogsClient
@@ -82,12 +81,7 @@ def logged(
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
     name, started = f"cluster.{uuid.uuid4().hex[:12]}", time.time()
     _work(folder, name, environment)
-    records: list[Log] = []
-    for path in (folder / "files").glob("*-logs.jsonl"):
-        for line in path.read_text("utf-8").splitlines():
-            message = logs_service_pb2.ExportLogsServiceRequest()
-            from_json(line, message)
-            records += decode_logs(message)
+    records = logs_of((folder / "files").glob("*-logs.jsonl"))
     run = Logged(name, started, records)
     rows = VictoriaLogsClient(victorialogs.url).rows
     eventually(lambda: len(rows(run.everything, started)) >= len(records), 60, "all")

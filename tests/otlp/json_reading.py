@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from tests.receiver import Log, decode_logs
 
 #: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
 _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
@@ -45,3 +50,14 @@ def from_json(text: str, message: Message) -> None:
         json_format.ParseDict(_with_base64(json.loads(text)), message)
     except json_format.ParseError as error:
         raise ValueError(str(error)) from error
+
+
+def logs_of(paths: Iterable[Path]) -> list[Log]:
+    """Return the log records in files, as far as these are there."""
+    found: list[Log] = []
+    for path in paths:
+        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+            message = ExportLogsServiceRequest()
+            from_json(line, message)
+            found += decode_logs(message)
+    return found

@@ -15,7 +15,7 @@ from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
-from tests.otlp.json_reading import from_json
+from tests.otlp.json_reading import from_json, logs_of
 from tests.receiver import Log, Receiver, decode_logs
 
 # Others go on in the other processes meanwhile.
@@ -119,9 +119,7 @@ def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_p
     made.pump.logs.offer(EVENT)
     export.close()
     (path,) = tmp_path.glob("*-logs.jsonl")
-    message = logs_service_pb2.ExportLogsServiceRequest()
-    from_json(path.read_text("utf-8"), message)
-    (log,) = decode_logs(message)
+    (log,) = logs_of([path])
     assert (log.name, log.trace_id, log.span_id) == (EVENT.name, 5, 6)
 
 
