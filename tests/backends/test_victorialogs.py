@@ -25,6 +25,7 @@ from tests.otlp.json_reading import logs_of
 from tests.receiver import Log
 from tests.waiting import eventually
 
+from .bridge_run import scheduler
 from .clients import Entry, VictoriaLogsClient
 from .conftest import Start
 from .servers import Running, backends, start_collector
@@ -90,33 +91,29 @@ def logged(
 
 def _work(folder: Path, name: str, environment: dict[str, str]) -> None:
     (folder / "files").mkdir()
-    with processes.cluster(folder) as dask:
-        scheduler = dask.start_scheduler(
-            "--preload",
-            "dask_otel.preload",
-            env={
-                "OTEL_TRACES_EXPORTER": "none",
-                "OTEL_METRICS_EXPORTER": "none",
-                "OTEL_BLRP_SCHEDULE_DELAY": "100",
-                "DASK_OTEL__CLUSTER_NAME": name,
-                "DASK_OTEL__LOGS__LEVEL": "WARNING",
-                "DASK_OTEL__FILES__PATH": str(folder / "files"),
-                **environment,
-            },
-        )
-        workers = [dask.start_worker(worker) for worker in "ab"]
-        with Client(dask.address) as client:
-            client.wait_for_workers(2)
-            eventually(lambda: [*client.run(_has_plugin).values()] == [True, True])
-            with span("nightly"):
-                client.submit(says, "wrong row", key="load-1", workers=["a"]).result()
-                begun = [client.submit(nap, worker, workers=[worker]) for worker in "ab"]
-            eventually(lambda: client.run_on_scheduler(_processing) == [1, 1])
-            for worker in workers:
-                worker.kill()
-            eventually(lambda: client.run_on_scheduler(_processing) == [])
-            client.cancel(begun)
-        assert scheduler.terminate() == 0
+    variables = {
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_BLRP_SCHEDULE_DELAY": "100",
+        "DASK_OTEL__LOGS__LEVEL": "WARNING",
+        "DASK_OTEL__FILES__PATH": str(folder / "files"),
+        **environment,
+    }
+    with (
+        processes.cluster(folder) as dask,
+        scheduler(dask, name, variables),
+        Client(dask.address) as client,
+    ):
+        client.wait_for_workers(2)
+        eventually(lambda: [*client.run(_has_plugin).values()] == [True, True])
+        with span("nightly"):
+            client.submit(says, "wrong row", key="load-1", workers=["a"]).result()
+            begun = [client.submit(nap, worker, workers=[worker]) for worker in "ab"]
+        eventually(lambda: client.run_on_scheduler(_processing) == [1, 1])
+        for worker in dask.processes[1:]:
+            worker.kill()
+        eventually(lambda: client.run_on_scheduler(_processing) == [])
+        client.cancel(begun)
 
 
 def _has_plugin(dask_worker: Any) -> bool:
