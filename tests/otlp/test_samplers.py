@@ -55,17 +55,10 @@ class Foreign(Sampler):
         return "foreign"
 
 
-class Waiting(Foreign):
-    """Answers when it may."""
-
-    def __init__(self, decide: Decide = lambda name: True) -> None:
-        super().__init__(self._decide_when_it_may)
-        self.then = decide
-        self.go_on = threading.Event()
-
-    def _decide_when_it_may(self, name: str) -> bool:
-        assert self.go_on.wait(60)
-        return self.then(name)
+def waiting(decide: Decide) -> tuple[Foreign, threading.Event]:
+    """Return one that answers when it may."""
+    go_on = threading.Event()
+    return Foreign(lambda name: go_on.wait(60) and decide(name)), go_on
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
 ) -> None:
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     with no_more_threads():
-        foreign = Waiting(lambda name: False)
+        foreign, go_on = waiting(lambda name: False)
         sampler = TraceSampler(foreign)
         own, theirs = Trace(1, "own"), Trace(2, "theirs", Caller(Traceparent(2, 3, 0)))
         assert sampler.decides(own)
@@ -130,7 +123,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         rest = [Trace(n, "rest") for n in range(10, 510)]
         assert all(map(sampler.decides, rest))
         eventually(lambda: foreign.asked == ["own"])
-        foreign.go_on.set()
+        go_on.set()
         eventually(lambda: threads() == 0, what="the answer")
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
@@ -140,7 +133,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         assert not sampler.decides(Trace(4, "later"))
         assert foreign.asked == ["own", "later"]
     (record,) = caplog.records
-    assert f"Waiting gave no answer within {PATIENCE:g} s" in record.getMessage()
+    assert f"Foreign gave no answer within {PATIENCE:g} s" in record.getMessage()
 
 
 def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +146,11 @@ def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.Monke
 
 
 def test_threads_that_ask_at_once_get_one_decision() -> None:
-    foreign = Waiting(lambda name: False)
+    foreign, go_on = waiting(lambda name: False)
     sampler = TraceSampler(foreign)
     with ThreadPoolExecutor(8) as pool:
         answers = [*pool.map(sampler.decides, [Trace(1, "own")] * 8)]
-    foreign.go_on.set()
+    go_on.set()
     assert answers == [True] * 8
     assert foreign.asked in ([], ["own"])
 

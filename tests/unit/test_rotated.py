@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,13 +119,15 @@ def test_a_folder_that_is_a_file_is_an_error_until_it_is_none(tmp_path: Path) ->
     assert texts(folder) == {"1": "1\n"}
 
 
+BROKEN = Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
+
+
 class Disk:
-    """A disk with room for so many bytes, on which a call may fail."""
+    """A disk with room for so many bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
         self._write = os.write
-        self._patch = monkeypatch
         monkeypatch.setattr("dask_otel.pump.rotated.os.write", self)
 
     def __call__(self, descriptor: int, data: bytes) -> int:
@@ -133,15 +136,6 @@ class Disk:
         written = self._write(descriptor, data[: self.room])
         self.room -= written
         return written
-
-    def breaks(self, call: str, room: int = 0) -> None:
-        """Let a call fail, and leave so much room from then on."""
-
-        def broken(*_: object) -> None:
-            self.room = room
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        self._patch.setattr(f"dask_otel.pump.rotated.os.{call}", broken)
 
 
 @pytest.fixture
@@ -155,12 +149,14 @@ def refused(file: RotatedFile, lines: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("stuck", [False, True])
-def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path, disk: Disk, stuck: bool) -> None:
+def test_half_a_line_on_a_full_disk_is_taken_back(
+    tmp_path: Path, disk: Disk, stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it can't be, it is the last of its file."""
     with rotated(tmp_path) as file:
         file.write([b"first"])
         if stuck:
-            disk.breaks("ftruncate")
+            monkeypatch.setattr("dask_otel.pump.rotated.os.ftruncate", BROKEN)
         for _ in range(20):
             refused(file, [b"second line"])
             assert texts(tmp_path)["1"] == ("first\nsecond" if stuck else "first\n")
@@ -173,9 +169,9 @@ def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path, disk: Disk, st
 
 
 def test_what_the_disk_finds_out_at_the_end_is_said(
-    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk.breaks("fsync")
+    monkeypatch.setattr("dask_otel.pump.rotated.os.fsync", BROKEN)
     with rotated(tmp_path) as file:
         file.write([b"1"])
     assert "run-0001-traces.jsonl may be incomplete" in caplog.text
