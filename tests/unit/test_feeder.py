@@ -8,7 +8,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any
+from unittest.mock import PropertyMock
 
 import pytest
 
@@ -461,20 +463,13 @@ def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool(store, spans):
     assert outcomes(pump) == {"queue_full": 20, "shutdown": 10}
 
 
-def test_an_error_of_ours_after_the_write_loses_no_span(monkeypatch):
-    store, spans, raised = Memory(), Spans(), []
-
-    def raises_once(self: Memory) -> int:
-        if self.writes and not raised:
-            raised.append(1)
-            raise RuntimeError("a bug")
-        return len(self.rows)
-
-    monkeypatch.setattr(Memory, "size", property(raises_once))
+def test_an_error_of_ours_after_the_write_loses_no_span(store, spans, monkeypatch):
+    size = PropertyMock(side_effect=chain([RuntimeError("a bug")], repeat(0)))
+    monkeypatch.setattr(Memory, "size", size)
     with pumping(store, spans) as pump:
         offer(pump, 1)
         turn(pump)
-        assert raised
+        size.assert_called_once()
         offer(pump, 2)
         turns(pump)
         assert (sorted(spans.exported), store.rows) == ([1, 2], {})

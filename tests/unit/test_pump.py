@@ -9,7 +9,9 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -127,32 +129,23 @@ def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
 
 @pytest.mark.parametrize("error", [KeyError, SystemExit, MemoryError])
 def test_the_thread_survives_what_should_not_happen(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    spans: Spans,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where there is no memory to count the error."""
-    spans, left = Spans(), [error] * 3
     monkeypatch.setattr("dask_otel.pump.thread._AFTER_ERROR", 0.01)
     with running([spans]) as pump:
-        lane, add = pump.spans.lanes[0], pump._tally.add
-        attempt = lane.attempt
-
-        def failing() -> bool:
-            if left:
-                raise left.pop()
-            return attempt()
-
-        def counting(*series: Any, **count: int) -> None:
-            if error is MemoryError and left:
-                raise error
-            add(*series, **count)
-
-        monkeypatch.setattr(lane, "attempt", failing)
-        monkeypatch.setattr(pump._tally, "add", counting)
+        (lane,) = pump.spans.lanes
+        outcome = chain([error] * 3, itertools.repeat(DEFAULT))
+        monkeypatch.setattr(lane, "attempt", Mock(wraps=lane.attempt, side_effect=outcome))
         offer(pump, 1)
         eventually(lambda: outcomes(pump) == {"exported": 1})
-        # The last error finds memory again.
-        counted = 1 if error is MemoryError else 3
-        assert pump.counts()[semconv.OTEL_INTERNAL_ERRORS.name, "export"] == counted
+        assert pump.counts()[semconv.OTEL_INTERNAL_ERRORS.name, "export"] == 3
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "_tally", Mock(add=Mock(side_effect=MemoryError)))
+            assert lane._guarded(Mock(side_effect=error)) == 0.01
     assert len([r for r in caplog.records if "caught an error" in r.message]) == 1
 
 
@@ -391,21 +384,16 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     ]
 
 
-def test_threads_end_if_another_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    spans, start, begun = Spans(), threading.Thread.start, list[threading.Thread]()
-
-    def one_alone(thread: threading.Thread) -> None:
-        if begun:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
-    with pumping([spans], [Metrics()]) as pump:
+def test_threads_end_if_another_one_cannot_start(
+    spans: Spans, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pumping([spans], [metrics]) as pump:
+        first, second, *_ = pump._threads
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", one_alone)
-            with pytest.raises(RuntimeError, match="new thread"):
+            patch.setattr(second, "start", Mock(side_effect=RuntimeError("no new thread")))
+            with pytest.raises(RuntimeError, match="no new thread"):
                 pump.start()
-        begun[0].join(10)
+        assert first.closed.wait(60)
         assert spans.shut.is_set()
 
 
