@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -177,16 +178,15 @@ def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_o
     provider, exporter = make(TraceIdRatioBased(0.0))
     sink = sink_of(provider)
 
-    class Starts(SpanProcessor):
-        started: ClassVar[list[Any]] = []
-
-        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
-            self.started.append(provider.get_tracer("dask_otel", "1").start_span("its own"))
-
-    provider.add_span_processor(Starts())
+    started = []
+    starts = Mock(spec=SpanProcessor)
+    starts.on_start = lambda *_, **options: started.append(
+        provider.get_tracer("dask_otel", "1").start_span("its own")
+    )
+    provider.add_span_processor(starts)
     assert send(sink, [ROOT]).taken
     assert [s.name for s in exporter.get_finished_spans()] == ["nightly"]
-    (own,) = Starts.started
+    (own,) = started
     assert not own.is_recording(), "as the provider's sampler has it"
     assert own.get_span_context().trace_id != ROOT.trace_id
 
