@@ -120,8 +120,6 @@ class Metrics(FakeSink):
         self.last: dict[tuple[str, tuple[Any, ...]], float] = {}
         self.requests: list[list[MetricRecord]] = []
         self.refuse_zeros = False
-        #: Requests that are in `last`.
-        self.taken = 0
 
     def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
         self.requests.append(list(records))
@@ -131,7 +129,6 @@ class Metrics(FakeSink):
         if self.refuse_zeros and zeros:
             return Answer(False, "invalid", blames=True)
         if answer.taken:
-            self.taken += 1
             self.last |= {
                 (r.name, tuple(p.attributes.values())): p.value
                 for r in records

@@ -422,7 +422,7 @@ def test_a_request_that_stays_open_is_told_once(
     with running([spans, other] if beside else [spans], [metrics]) as pump:
         offer(pump, 1)
         beat(pump, 1)
-        eventually(lambda: spans.calls and metrics.taken and (other.exported or not beside))
+        eventually(lambda: spans.calls and metrics.last and (other.exported or not beside))
         pump.look()
         assert caplog.messages == [], "it has not been open for long"
         monkeypatch.setattr(destination, "LONG", 0.0)

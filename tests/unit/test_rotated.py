@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -122,25 +123,20 @@ def test_a_folder_that_is_a_file_is_an_error_until_it_is_none(tmp_path: Path) ->
 BROKEN = Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
 
 
-class Disk:
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A disk with room for so many bytes."""
+    made, write = SimpleNamespace(room=12), os.write
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-        self.room = room
-        self._write = os.write
-        monkeypatch.setattr("dask_otel.pump.rotated.os.write", self)
-
-    def __call__(self, descriptor: int, data: bytes) -> int:
-        if not self.room:
+    def limited(descriptor: int, data: bytes) -> int:
+        if not made.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = self._write(descriptor, data[: self.room])
-        self.room -= written
+        written = write(descriptor, data[: made.room])
+        made.room -= written
         return written
 
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch, 12)
+    monkeypatch.setattr("dask_otel.pump.rotated.os.write", limited)
+    return made
 
 
 def refused(file: RotatedFile, lines: list[bytes]) -> None:
@@ -150,7 +146,7 @@ def refused(file: RotatedFile, lines: list[bytes]) -> None:
 
 @pytest.mark.parametrize("stuck", [False, True])
 def test_half_a_line_on_a_full_disk_is_taken_back(
-    tmp_path: Path, disk: Disk, stuck: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: SimpleNamespace, stuck: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it can't be, it is the last of its file."""
     with rotated(tmp_path) as file:

@@ -70,9 +70,8 @@ def identity_of(tags, key):
 class Receiver:
     """What a strict backend sees, and checks, of everything that is sent."""
 
-    last_time: dict = field(default_factory=dict)
-    last_value: dict = field(default_factory=dict)
-    life: dict = field(default_factory=dict)
+    #: The last point of each series.
+    last: dict = field(default_factory=dict)
     collected_ns: int = START
     #: Last accepted value of every life of every series.
     totals: dict = field(default_factory=dict)
@@ -93,21 +92,19 @@ class Receiver:
                     self.accepted_deltas[identity] += point.value
 
     def check_order(self, record, identity, point) -> None:
-        last = self.last_time.get(identity, -1)
+        last = self.last.get(identity)
         assert type(point.value) is (int if METRICS[record.name].integer else float)
-        assert point.time_ns > last, "no two points of one time, none from the past"
+        assert not last or point.time_ns > last.time_ns, "no two at one time, none from the past"
         assert point.start_ns <= point.time_ns
         if record.temporality == "delta":
             assert point.value >= 0
-        elif self.life.get(identity) == point.start_ns:
-            assert point.value >= self.last_value[identity]
+        elif last and last.start_ns == point.start_ns:
+            assert point.value >= last.value
         else:
-            assert point.start_ns > last, "a series that returns starts later"
+            assert not last or point.start_ns > last.time_ns, "a series that returns starts later"
             assert point.value == 0, "born with a zero point"
             assert point.start_ns == point.time_ns - 1_000_000
-        self.life[identity] = point.start_ns
-        self.last_time[identity] = point.time_ns
-        self.last_value[identity] = point.value
+        self.last[identity] = point
 
 
 def drive(state, rounds, receiver, limits):
