@@ -279,8 +279,7 @@ class Receiver:
     def answered(self, where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Take a request as the server got it."""
         signal = SIGNALS[where]
-        request = _MESSAGES[signal].request.FromString(body)
-        status = self.take(signal, request, headers)
+        status = self.take(signal, _MESSAGES[signal].request.FromString(body), headers)
         content = _REFUSED if status is not None else self.reply(signal).SerializeToString()
         if self.protocol == "grpc":
             if status is None or self.retry_after is None:

@@ -158,8 +158,7 @@ def _shuffle(client: Client) -> int:
     with dask.config.set({"dataframe.shuffle.method": "p2p"}), warnings.catch_warnings():
         # Dataframes warn of any annotation; that of the span is not lost, compute() sends it.
         warnings.filterwarnings("ignore", "Dask annotations")
-        frame = dd.from_pandas(data, npartitions=4)
-        return len(client.compute(frame.shuffle("a")).result())
+        return len(client.compute(dd.from_pandas(data, npartitions=4).shuffle("a")).result())
 
 
 @contextmanager

@@ -76,6 +76,5 @@ def run_scraped(
         # Of each page, after the last export.
         eventually(lambda: scraped.value("min(timestamp(dask_otel_running))") > run.at)
         # Of each its own: a later scrape of one may take too long where the machine is busy.
-        newest = scraped.query("timestamp(dask_otel_running)")
-        at = {one.labels["job"]: one.value for one in newest}
+        at = {one.labels["job"]: one.value for one in scraped.query("timestamp(dask_otel_running)")}
     return Scraped(run, scraped, at)

@@ -200,8 +200,7 @@ def start_collector(
     configs: Sequence[Path | str] = (DEPLOY / "collector" / "config.yaml",),
 ) -> Running:
     """The Collector with `configs` (files, or ``yaml:`` settings); `environment` names backends."""
-    options = [f"--config={config}" for config in configs]
-    return _start("collector", folder, options, environment)
+    return _start("collector", folder, [f"--config={config}" for config in configs], environment)
 
 
 def backends(

@@ -179,8 +179,7 @@ def test_increase_is_right_across_a_scheduler_restart(
     by_cluster = f"sum(increase({metric}{{dask_cluster_name='{name}'}}[10m]))"
     # Up to the last export of the second scheduler. The first one's series have ended before: up
     # to half an interval of theirs is extrapolated.
-    found = client.value(by_cluster, second.at)
-    assert truth * (1 - 1e-9) <= found <= truth * 1.1
+    assert truth * (1 - 1e-9) <= client.value(by_cluster, second.at) <= truth * 1.1
     # On the way, too: what Prometheus extrapolates for a series of two samples is half of it.
     (steps,) = client.query_range(by_cluster, first.started, second.at, 1.0)
     assert all(0 <= value <= truth * 1.5 for _, value in steps.points)

@@ -54,8 +54,7 @@ def test_what_was_accepted_survives_the_end_of_the_collector_while_the_backends_
     sink.server.stop()
     behind = backends(sink.grpc, sink.http, prometheus.http)
     collector = start(start_collector, behind, [CONFIG, *FAST])
-    trees = [_send(collector) for _ in range(3)]
-    sent = {span.span_id for tree in trees for span in tree}
+    sent = {span.span_id for tree in [_send(collector) for _ in range(3)] for span in tree}
     # Nothing is between the receiver and the queue, and the queue is what survives.
     for backend in ("otlp_grpc/jaeger", "otlp_grpc/tempo"):
         eventually(lambda backend=backend: _queued(collector, backend) >= 1)

@@ -122,8 +122,7 @@ def test_everything_has_a_health_check(compose: dict[str, Any]) -> None:
 def _prometheus_config(folder: Path, alertmanager: Running) -> Path:
     """The shipped configuration; only the address of Alertmanager is that of the test's."""
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
-    address = alertmanager.url.removeprefix("http://")
-    changed = text.replace("alertmanager:9093", address)
+    changed = text.replace("alertmanager:9093", alertmanager.url.removeprefix("http://"))
     assert changed != text
     changed = changed.replace("rules/*.yml", str(DEPLOY / "prometheus" / "rules" / "*.yml"))
     config = folder / "prometheus.yml"

@@ -85,8 +85,7 @@ def run(prometheus: Running, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def seconds(run: Run, metric: str) -> dict[str, float]:
     """The counter itself, by team."""
-    query = f"sum by (dask_tag_team) ({run.selector(metric)})"
-    found = run.prometheus.query(query, run.at or None)
+    found = run.prometheus.query(f"sum by (dask_tag_team) ({run.selector(metric)})", run.at or None)
     return {one.labels["dask_tag_team"]: one.value for one in found}
 
 

@@ -120,8 +120,7 @@ def test_a_panel_has_data(name: str, bridge_run: Run) -> None:
 @pytest.mark.parametrize("fence", of("promql"))
 def test_a_query_of_the_pages_has_data(fence: Fence, bridge_run: Run) -> None:
     # The server has no past of a week or a month.
-    text = re.sub(r" offset \dd", "", fence.text)
-    found = bridge_run.prometheus.query(text, bridge_run.at)
+    found = bridge_run.prometheus.query(re.sub(r" offset \dd", "", fence.text), bridge_run.at)
     assert found
     assert all(math.isfinite(one.value) for one in found)
 

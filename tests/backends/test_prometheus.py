@@ -61,6 +61,5 @@ def test_a_series_that_retires_and_returns_is_counted_once(
         f"increase({selector}[2m])", start / 1e9, now / 1e9, 60.0
     )
     # No step shows what an earlier one has shown: extrapolation doubles it at most.
-    largest = max(value for at, value in steps.points if at > start / 1e9 + 20 * 60)
-    assert 0 < largest <= 2 * 7
+    assert 0 < max(value for at, value in steps.points if at > start / 1e9 + 20 * 60) <= 2 * 7
     assert all(value >= 0 for _, value in steps.points)

@@ -74,8 +74,7 @@ def _requests(path: Path) -> int:
 
 
 def test_requests_are_merged_and_split_up_to_the_limit(collector: Running, sink: Running) -> None:
-    small = failed_spans(200, stacktrace=100)
-    _check(sink, sent := _send(collector, "http", small, 1))
+    _check(sink, sent := _send(collector, "http", failed_spans(200, stacktrace=100), 1))
     assert _requests(sink.files[1]) < 50
     # Five requests that every backend takes, and that one request would be too large for.
     batches = failed_spans(601)

@@ -25,8 +25,7 @@ def _send(
     """Send a tree, straight or through a Collector whose other backends are down."""
     to = start(start_collector, backends(jaeger.grpc)) if way == "collector" else jaeger
     tree, service = new_tree(), f"dask-scheduler-{protocol}-{way}"
-    resource = new_resource(**{"service.name": service})
-    send(to, "traces", request(tree, resource), protocol=protocol)
+    send(to, "traces", request(tree, new_resource(**{"service.name": service})), protocol=protocol)
     return tree, service
 
 

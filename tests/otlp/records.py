@@ -58,8 +58,7 @@ def number(value: float, time: int = 2, start: int = 1, **attributes: Any) -> Nu
 
 
 def counter(*points: NumberPoint, name: str = "dask.test", **changes: Any) -> MetricRecord:
-    made = MetricRecord(name, "s", "A test", "counter", "cumulative", points)
-    return replace(made, **changes)
+    return replace(MetricRecord(name, "s", "A test", "counter", "cumulative", points), **changes)
 
 
 HISTOGRAM = HistogramPoint(

@@ -252,8 +252,7 @@ def test_answers_over_http(
 ) -> None:
     for (sink, records), signal in zip(both(build, http), ("traces", "metrics"), strict=True):
         http.answer, http.location, http.content = status, "/login", (kind, body)
-        wanted = expected._replace(reason=expected.reason.format(signal))
-        assert send(sink, records) == wanted
+        assert send(sink, records) == expected._replace(reason=expected.reason.format(signal))
         http.answer = http.content = None
         assert send(sink, records) == Answer(True)
 

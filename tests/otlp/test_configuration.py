@@ -482,8 +482,7 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
 
 
 def resource_of(build: Build, **options: str) -> dict[str, object]:
-    cluster_name = options.pop("cluster_name", None)
-    return dict(build(cluster_name=cluster_name, **options).resource)
+    return dict(build(cluster_name=options.pop("cluster_name", None), **options).resource)
 
 
 @pytest.mark.parametrize(

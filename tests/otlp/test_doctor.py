@@ -66,8 +66,7 @@ def examine(monkeypatch: pytest.MonkeyPatch) -> Examine:
         facts = facts_of_this_process(60)
         findings = all_findings(facts)
         page = as_text(facts, findings)
-        document = json.loads(as_json(facts, findings))
-        assert document["ok"] is (exit_code(findings) == 0)
+        assert json.loads(as_json(facts, findings))["ok"] is (exit_code(findings) == 0)
         for finding in findings:
             assert finding.what.split()[0] in page
         return findings
@@ -181,8 +180,7 @@ def test_nobody_there(examine: Examine, protocol: str) -> None:
 @pytest.mark.usefixtures("no_long_look")
 def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
     with silent_server() as endpoint:
-        findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.1")
-        assert kinds(findings) == {"timeout"}
+        assert kinds(examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.1")) == {"timeout"}
 
 
 def test_nothing_is_exported(examine: Examine) -> None:
@@ -244,8 +242,7 @@ def test_a_wrong_value_that_the_bridge_replaces(
 
 def test_files(tmp_path: Path) -> None:
     with dask.config.set({"otel.files.path": str(tmp_path / "below" / "telemetry")}):
-        facts = facts_of_this_process(60)
-        found = exports(all_findings(facts))
+        found = exports(all_findings(facts_of_this_process(60)))
         assert [f.level for f in found] == ["ok", "ok"], found
         # Nothing is sent anywhere, and nothing is left that somebody would take for a run.
         assert all("files in" in f.what for f in found)

@@ -190,8 +190,7 @@ def test_home_is_the_schedulers(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    outputs = build(files=target("~/files"))
-    assert send(outputs.span_sinks[0], [ROOT]).taken
+    assert send(build(files=target("~/files")).span_sinks[0], [ROOT]).taken
     assert len(list((tmp_path / "files").iterdir())) == 1
 
 

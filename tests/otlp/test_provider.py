@@ -166,8 +166,7 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     sink = sink_of(provider)
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
-        records = [ROOT, replace(CHILD, name="bad"), CHILD]
-        assert send(sink, records) == Answer(True, lost=1)
+        assert send(sink, [ROOT, replace(CHILD, name="bad"), CHILD]) == Answer(True, lost=1)
     taken = [s.name for s in exporter.get_finished_spans() if s.name != "bad"]
     assert (taken, len(caplog.records)) == (["nightly", "load"] * 2, 1)
 

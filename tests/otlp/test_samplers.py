@@ -213,8 +213,7 @@ def test_one_of_an_installed_package_decides_or_is_named_and_the_default_decides
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    entry = SimpleNamespace(name="mine", load=lambda: factory)
-    found = Mock(return_value=[entry])
+    found = Mock(return_value=[SimpleNamespace(name="mine", load=lambda: factory)])
     monkeypatch.setattr(sampling, "entry_points", found)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "mine")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")

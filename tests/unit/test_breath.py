@@ -23,8 +23,7 @@ def test_it_works_longer_where_nobody_wants_the_gil(
         breaths.append(now)
         now += seconds + (taken if len(breaths) > 100 else 0.0)
 
-    clock = SimpleNamespace(perf_counter=lambda: now, sleep=sleep)
-    monkeypatch.setattr(breath, "time", clock)
+    monkeypatch.setattr(breath, "time", SimpleNamespace(perf_counter=lambda: now, sleep=sleep))
     breathe = Breath()
     for _ in range(20_000):
         now += 0.00001

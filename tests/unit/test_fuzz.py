@@ -124,8 +124,7 @@ def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
     text = "https://h/{trace_id}" if key == "trace-url" else "a"
     given = Pretender(text)
     settings = read_settings({key: [given] if key == "spans.baggage" else given})
-    found = {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
-    assert text in found
+    assert text in {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
 
 
 def test_a_port_of_thousands_of_digits_is_no_port():

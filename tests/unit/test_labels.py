@@ -170,8 +170,7 @@ def test_tags_become_labels_of_every_metric_with_a_span():
 
 
 def test_values_of_a_tag_are_capped_and_their_places_come_back():
-    limits = make_series_limits(max_names=3)
-    state = make_state(START, rules=LabelRules(tags=["id"]), limits=limits)
+    state = make_state(START, rules=LabelRules(tags=["id"]), limits=make_series_limits(max_names=3))
     for number in range(10):
         state.apply(batch(("etl", f"id:{number}")))
     found = shown(state)

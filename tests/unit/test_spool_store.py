@@ -83,8 +83,7 @@ def test_notes_are_sent_by_the_next_run_if_theirs_did_not_end_cleanly(
     store.write([*notes(1, 2, 3, text="first"), *notes(1, sink="zipkin")], alive_ns=2)
     assert (numbers(store), store.count, noted(store)) == ([], 0, 4)
     # One ends, one is forgotten, one is noted anew; in one write, the last one counts.
-    again = [*notes(3, text="second"), *notes(3, 4, end=40, text="third")]
-    rows = [*again, *spans(1)]
+    rows = [*notes(3, text="second"), *notes(3, 4, end=40, text="third"), *spans(1)]
     store.write(rows, over=[ids_of(1), ids_of(2)], alive_ns=20)
     assert (numbers(store), store.count, noted(store)) == ([1], 1, 2)
     store.close(clean)
@@ -573,8 +572,7 @@ def test_forked_children_do_no_harm_and_hold_nothing_up(path: Path) -> None:
         assert ended(forker) == -signal.SIGKILL
         with closing_clean(opened(path)) as store:
             assert numbers(store) == [1, 2]
-            whole = store._connection.execute("PRAGMA integrity_check").fetchall()
-            assert whole == [("ok",)]
+            assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_a_lock_that_cannot_be_had_leaves_no_open_file(

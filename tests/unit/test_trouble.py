@@ -288,8 +288,7 @@ def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     now, found = 0.0, {}
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("dask_otel.pump.destination.time", clock)
+    monkeypatch.setattr("dask_otel.pump.destination.time", SimpleNamespace(monotonic=lambda: now))
     there = Destination("there", Endpoint("https://there:4317", "gRPC"))
     there.notices, sinks = deque(), {"spans": Spans(), "metrics": Metrics()}
     for step, (now, signal, reason) in enumerate(steps):  # noqa: B007 - the clock
