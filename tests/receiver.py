@@ -106,6 +106,7 @@ def decode_spans(request: trace_service_pb2.ExportTraceServiceRequest) -> Iterat
                         (_int(link.trace_id), _int(link.span_id), attributes(link.attributes))
                         for link in span.links
                     ],
+                    trace_state=span.trace_state,
                     status=span.status.code,
                     message=span.status.message,
                     resource=of,

@@ -416,10 +416,6 @@ def test_defaults_count_where_the_environment_has_nothing(server: Receiver, buil
     assert dict(os.environ) == before, "nothing of ours stays behind"
     assert send(outputs.span_sinks[0], [ROOT]).taken
     assert server.spans[0].resource["service.name"] == "from-dask"
-    defaults = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://nowhere:1", "OTEL_SERVICE_NAME": "a"}
-    outputs = build(server.environ, defaults=defaults, OTEL_SERVICE_NAME="b")
-    assert send(outputs.span_sinks[0], [ROOT]).taken
-    assert server.spans[1].resource["service.name"] == "b"
 
 
 @pytest.mark.parametrize(("win", "name"), [(False, "shop"), (True, "dask")])

@@ -52,19 +52,17 @@ def noted(record: SpanRecord, sink: str = "otlp") -> Encoded:
     return sink, b"%d" % record.span_id, ENCODER.span(record)
 
 
-def fill(path: Path, count: int = 2, *, sink: str = "otlp", with_note: bool = True) -> list[int]:
+def fill(path: Path, count: int = 2, *, sink: str = "otlp") -> list[int]:
     """Leave finished spans and an open one, as a run that was killed; return their ids."""
     store = opened(path)
     caller = Caller(Traceparent(ROOT.trace_id, 9, 1), "vendor=1")
     root = replace(ROOT, trace_id=Trace(ROOT.trace_id, "nightly", caller), parent_span_id=9)
     spans = [root, CHILD, *(replace(CHILD, span_id=100 + n) for n in range(count - 2))][:count]
     store.write(encoded(*spans, sink=sink), alive_ns=2)
-    if with_note:
-        note = replace(CHILD, span_id=77, name="open", attributes={"dask.span.complete": False})
-        store.write([noted(note, sink)], alive_ns=ALIVE)
-        spans.append(note)
+    note = replace(CHILD, span_id=77, name="open", attributes={"dask.span.complete": False})
+    store.write([noted(note, sink)], alive_ns=ALIVE)
     store.close(clean=False)
-    return [span.span_id for span in spans]
+    return [span.span_id for span in (*spans, note)]
 
 
 @pytest.fixture
@@ -122,15 +120,7 @@ def test_what_waits_is_sent_as_its_own_run_would_have(
         ROOT.attributes,
         9,
     )
-    states = {
-        span.trace_state
-        for _, request in server.accepted
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-        if span.name == "nightly"
-    }
-    assert states == {"vendor=1"}
+    assert root.trace_state == "vendor=1"
     # What was open ends at the run's last sign of life.
     assert by_id[77].end_ns == ALIVE
     assert re.match(rf"3 spans sent to .*; 0 left in {path}\n$", out)
@@ -231,7 +221,7 @@ raise SystemExit(main())
 
 
 def test_it_can_be_interrupted(path: Path) -> None:
-    fill(path, 600, with_note=False)
+    fill(path, 600)
     released = threading.Event()
     with receiver("http/protobuf") as server:
         # The second request gets no answer until the command has ended.
@@ -254,8 +244,8 @@ def test_it_can_be_interrupted(path: Path) -> None:
             released.set()
         assert sending.returncode == 130, (out, err)
         assert err.endswith("interrupted\n")
-        assert 0 < first < 600
-        assert f"{600 - first} left" in out
+        assert 0 < first < 601
+        assert f"{601 - first} left" in out
 
 
 def test_a_disk_that_fails_meanwhile_hides_nothing_that_has_arrived(
