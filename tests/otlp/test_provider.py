@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
+from dask_otel import semconv
 from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.context import Caller, Traceparent
@@ -180,7 +181,7 @@ def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_o
     started = []
     starts = Mock(spec=SpanProcessor)
     starts.on_start = lambda *_, **options: started.append(
-        provider.get_tracer("dask_otel", "1").start_span("its own")
+        provider.get_tracer("dask_otel", "1", schema_url=semconv.SCHEMA_URL).start_span("its own")
     )
     provider.add_span_processor(starts)
     assert send(sink, [ROOT]).taken
