@@ -111,6 +111,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
+    monkeypatch.setattr(sampling, "REST", 600.0)
     with no_more_threads():
         foreign, go_on = waiting(lambda name: False)
         sampler = TraceSampler(foreign)
@@ -119,7 +120,8 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         # Nobody could wait for it five hundred times.
         monkeypatch.setattr(sampling, "PATIENCE", 60.0)
         assert not sampler.decides(theirs)
-        # While it has not answered, nobody waits, and nothing piles up.
+        # While it has not answered, nobody waits, and nothing piles up; also after its rest.
+        rest_until, sampler._rest_until = sampler._rest_until, 0.0
         rest = [Trace(n, "rest") for n in range(10, 510)]
         assert all(map(sampler.decides, rest))
         eventually(lambda: foreign.asked == ["own"])
@@ -127,6 +129,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         eventually(lambda: threads() == 0, what="the answer")
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
+        sampler._rest_until = rest_until
         assert sampler.decides(Trace(3)), "it is left alone for a while"
         assert foreign.asked == ["own"]
         sampler._rest_until = 0.0
