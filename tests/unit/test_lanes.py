@@ -72,11 +72,20 @@ class Setup:
         return outcomes(self.tally).get("rejected", 0)
 
 
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
 @pytest.mark.parametrize("error", [None, OSError, MemoryError, SystemExit, GeneratorExit])
 def test_batches_go_out_in_order_and_an_outage_drops_nothing(
-    error: type[BaseException] | None,
+    setup: Setup, error: type[BaseException] | None
 ) -> None:
-    setup = Setup()
     setup.run(range(10))
     assert setup.sink.tries == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     setup.sink.ok, setup.sink.error = False, error and error("no way")
@@ -88,8 +97,7 @@ def test_batches_go_out_in_order_and_an_outage_drops_nothing(
     assert outcomes(setup.tally) == {"exported": 50}
 
 
-def test_what_is_sent_after_a_close_is_left_to_the_end_which_has_a_deadline() -> None:
-    setup = Setup()
+def test_what_is_sent_after_a_close_is_left_to_the_end_which_has_a_deadline(setup: Setup) -> None:
     setup.sink.refuses = lambda _: setup.lane.close(1.0)
     setup.put(range(12))
     setup.lane.work()
@@ -98,9 +106,8 @@ def test_what_is_sent_after_a_close_is_left_to_the_end_which_has_a_deadline() ->
 
 @pytest.mark.parametrize(("wanted", "given"), [(12.0, 12.0), (3600.0, 30.0)])
 def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
-    wanted: float, given: float
+    setup: Setup, wanted: float, given: float
 ) -> None:
-    setup = Setup()
     setup.sink.ok, setup.sink.no = False, Answer(False, "busy", pause=wanted)
     setup.run([0], 1)
     assert setup.lane.policy.retry_at == given
@@ -191,7 +198,6 @@ def test_logs_that_an_endpoint_never_took_are_offered_again_each_hour(
     took: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line, no alert. A proxy says 404, too, while what is behind a server restarts."""
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(signal="logs")
     setup.run([0] * took)
     setup.sink.ok, setup.sink.no = False, Answer(False, "not found", unsupported=True)
@@ -212,7 +218,6 @@ def test_logs_that_an_endpoint_never_took_are_offered_again_each_hour(
 
 
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(lambda numbers: set(numbers) & {*range(0, 30, 3)})
     setup.sink.no = Answer(False, "invalid", blames=True)
     setup.run(range(30))
@@ -225,7 +230,6 @@ def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> 
 def test_an_answer_after_the_end_is_no_news(
     refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(lambda _: not refused)
     # These are in the spool, so that the end itself is no news, but that of an outage would be, and
     # its begin.
@@ -272,8 +276,7 @@ def test_at_the_end_all_is_tried_without_waiting(
     assert [len(batch) for batch in setup.sink.tries[:2]] == [4, 1]
 
 
-def test_at_the_end_each_request_gets_the_time_that_is_left() -> None:
-    setup = Setup()
+def test_at_the_end_each_request_gets_the_time_that_is_left(setup: Setup) -> None:
     send = setup.sink.send
 
     def slow(rows: Sequence[Row], longest: float) -> Answer:
