@@ -67,17 +67,13 @@ class Loops:
 
     def cycle(self, length: float, ticks: int, seen: bool = True) -> None:
         """The scheduler has measured once more; `seen` if the bridge looks before it does again."""
-        self.scheduler._last_tick_cycle += length
-        self.scheduler._last_tick_counter += ticks
-        self.ticks(self.scheduler._last_tick_cycle - self.clock.now, 0)
-        self.scheduler._tick_counter = self.scheduler._last_tick_counter
+        scheduler = self.scheduler
+        scheduler._last_tick_cycle += length
+        scheduler._last_tick_counter += ticks
+        self.clock.now = scheduler._last_tick_cycle
+        scheduler._tick_counter = scheduler._last_tick_counter
         if seen:
             self.health.tick()
-
-    def ticks(self, length: float, ticks: int) -> None:
-        """The scheduler has ticked, and its cycle goes on."""
-        self.clock.go(length)
-        self.scheduler._tick_counter += ticks
 
     def exported(self, *series: tuple[str, str]) -> list[float | None]:
         batch = MetricBatch()
@@ -165,17 +161,13 @@ def test_the_scheduler_was_blocked_for_the_difference(
 
 def test_an_export_has_the_blocks_until_then(loops: Loops) -> None:
     """Those before a block with a report are not in the report, and those in it are."""
-    loops.ticks(0.6, 5)
-    found = [loops.blocked("scheduler")]
-    loops.ticks(0.3, 15)
-    found.append(loops.blocked("scheduler"))
+    found = []
     # A tick is not late before it is due.
-    loops.ticks(0.11, 5)
-    found.append(loops.blocked("scheduler"))
-    loops.ticks(0.49, 14)
-    loops.scheduler._last_tick_cycle = loops.clock.now
-    loops.scheduler._last_tick_counter = loops.scheduler._tick_counter
-    loops.health.tick()
+    for length, ticks in ((0.6, 5), (0.3, 15), (0.11, 5)):
+        loops.clock.go(length)
+        loops.scheduler._tick_counter += ticks
+        found.append(loops.blocked("scheduler"))
+    loops.cycle(0.6 + 0.3 + 0.11 + 0.49, 5 + 15 + 5 + 14)
     found.append(loops.blocked("scheduler"))
     assert found == pytest.approx([0.5, 0.0, 0.0, 0.6 - 19 * TICK])
 
