@@ -32,33 +32,45 @@ class Kept:
         self.byte_seconds = self.size * (time.time() - self._since)
 
 
-def planted(folder: Path, size: int = 1000) -> dict[str, Kept]:
-    """Of a run in which *load* has most of the peak, *join* most over time."""
-    b = Bridged({"files": {"path": str(folder)}}, workers=2, threads=2)
-    held: dict[str, Kept] = {}
+def planted(folder: Path, size: int = 1000) -> tuple[dict[str, Kept], list[tuple[int, float]]]:
+    """Of a run in which *load* has most of the peak, *join* most over time.
+
+    Return also the limits of the workers, and for how long they were there.
+    """
+    b = Bridged({"files": {"path": str(folder)}}, workers=0)
+    held, lives = dict[str, Kept](), list[tuple[int, float]]()
 
     def run() -> None:
+        since = time.time()
+        workers = [b.cluster.add_worker(name, memory_limit=4 << 30) for name in "ab"]
         with span("train"):
-            busy = b.client.submit(nap, 45.0)
+            busy = b.client.submit(nap, 46.0)
             with span("join"):
-                held["join"] = Kept(b.client.submit(filled, 2000, key="join-1"))
+                before = b.client.submit(nap, 1.0)
+                held["join"] = Kept(b.client.submit(filled, 2000, before, key="join-1"))
+                del before
             time.sleep(10.0)
             with span("load"):
                 keys = [("load-0", number) for number in range(5)]
                 held["load"] = Kept(*b.client.map(filled, [size] * 5, key=keys))
             time.sleep(10.0)
             held["load"].release()
-            time.sleep(30.0)
+            late = b.cluster.add_worker("late", threads=1, memory_limit=2 << 30)
+            time.sleep(10.0)
+            b.cluster.leave("late")
+            lives.append((late.memory_manager.memory_limit, 10.0))
+            time.sleep(20.0)
             held["join"].release()
             del busy
         b.exported()
+        lives.extend((one.memory_manager.memory_limit, time.time() - since) for one in workers)
 
     b.run(run)
-    return held
+    return held, lives
 
 
 def test_planted_holders(tmp_path: Path) -> None:
-    held = planted(tmp_path)
+    held, lives = planted(tmp_path)
     report = read_report(tmp_path)
     (found,) = report.to_dict()["runs"]
     memory, load, join = found["memory"], held["load"], held["join"]
@@ -90,7 +102,7 @@ def test_planted_holders(tmp_path: Path) -> None:
         ],
     }
     *_, last = memory["holders"]
-    assert (last["prefix"], last["largest"]) == ("nap", sizeof(45.0))
+    assert (last["prefix"], last["largest"]) == ("nap", sizeof(46.0))
     assert {**memory, "holders": memory["holders"][:2]} == expected
     text = report.text(120, everything=True)
     assert (
@@ -108,6 +120,14 @@ def test_planted_holders(tmp_path: Path) -> None:
         in text
     )
     assert "Memory\n" not in report.text(120)
+    # At this price, a byte for a second costs 1: of workers by their limits, of spans by results.
+    bill = read_report(tmp_path, price=0.0, price_memory=3600.0 * 2**30).to_dict()["runs"][0]
+    (root,), capacity = bill["cost"]["roots"], bill["cost"]["capacity"]
+    # A worker comes and goes between two exports.
+    most = 2.0 * sum(limit for limit, _ in lives)
+    assert capacity == pytest.approx(sum(limit * took for limit, took in lives), abs=most)
+    assert root["cost"] == pytest.approx(load.byte_seconds + join.byte_seconds, rel=1e-3)
+    assert capacity == pytest.approx(root["cost"] + bill["cost"]["of_no_span"])
 
 
 def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,39 +155,6 @@ def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert later_taken - taken == pytest.approx(5 * 2000 * 10.0, rel=1e-3)
     assert main(["history", str(tmp_path / "b")]) == 0
     assert "     16.6 KiB    234 KiB·s" in capsys.readouterr().out
-
-
-def test_a_bill_of_memory(tmp_path: Path) -> None:
-    """Workers cost by their limits while they are there, spans by what they held."""
-    b = Bridged({"files": {"path": str(tmp_path)}}, workers=0)
-    limits, lives, kept = dict[str, int](), dict[str, float](), list[Kept]()
-
-    def run() -> None:
-        since = time.time()
-        for name, gib in (("big", 4), ("small", 2)):
-            worker = b.cluster.add_worker(name, threads=1, memory_limit=gib << 30)
-            # Dask lowers it to what the machine has.
-            limits[name] = worker.memory_manager.memory_limit
-        with span("train"):
-            kept.append(Kept(b.client.submit(filled, 10**6, b.client.submit(nap, 1.0))))
-        time.sleep(20.0)
-        b.cluster.leave("small")
-        lives["small"] = time.time() - since
-        time.sleep(40.0)
-        kept[0].release()
-        b.exported()
-        lives["big"] = time.time() - since
-
-    b.run(run)
-    # At this price, a byte for a second costs 1.
-    report = read_report(tmp_path, price=0.0, price_memory=3600.0 * 2**30)
-    found = report.to_dict()["runs"][0]["cost"]
-    paid = sum(limits[name] * seconds for name, seconds in lives.items())
-    # A worker comes and goes between two exports.
-    assert found["capacity"] == pytest.approx(paid, abs=2.0 * sum(limits.values()))
-    (root,) = found["roots"]
-    assert root["cost"] == pytest.approx(kept[0].byte_seconds, rel=1e-3)
-    assert found["capacity"] == pytest.approx(root["cost"] + found["of_no_span"])
 
 
 def test_a_short_result_and_threads_that_a_worker_did_not_need(tmp_path: Path) -> None:
