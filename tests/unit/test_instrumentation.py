@@ -80,28 +80,20 @@ def state_of_dask() -> tuple[object, ...]:
     return (Client.__dict__[METHOD], dask_span, *sys.meta_path)
 
 
-def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
+def test_whoever_asked_keeps_it_and_dask_is_then_exactly_as_it_was() -> None:
     before, names = state_of_dask(), set(Client.__dict__)
-    for _ in range(3):
-        dask_otel.instrument()
-        dask_otel.instrument()
-        assert Client.__dict__[METHOD].__wrapped__ is before[0]
-        dask_otel.uninstrument()
-        assert all(a is b for a, b in zip(state_of_dask(), before, strict=True))
-    dask_otel.uninstrument()
-    assert set(Client.__dict__) == names
-
-
-def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
+    on, off = dask_otel.instrument, dask_otel.uninstrument
+    requests = [HOLD, HOLD, on, off, RELEASE, RELEASE, RELEASE, HOLD, RELEASE, on, on, off, off]
     wanted: list[bool] = []
-    original = Client.__dict__[METHOD]
-    hold, release = HOLD, RELEASE
-    requests = (hold, hold, dask_otel.instrument, dask_otel.uninstrument)
-    for request in (*requests, release, release, release, hold, release):
-        assert ROOTS.callers_travel == (Client.__dict__[METHOD] is not original)
+    for request in requests:
         request()
         wanted.append(ROOTS.callers_travel)
-    assert wanted == [True] * 5 + [False] * 2 + [True, False]
+        if wanted[-1]:
+            assert Client.__dict__[METHOD].__wrapped__ is before[0]
+        else:
+            assert all(a is b for a, b in zip(state_of_dask(), before, strict=True))
+    assert wanted == [True] * 5 + [False, False, True, False, True, True, False, False]
+    assert set(Client.__dict__) == names
 
 
 def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -> None:

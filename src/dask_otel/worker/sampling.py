@@ -61,11 +61,10 @@ class Sampler:
         #: When the last sample was, and the first one that has not been sent.
         self._at = self._since = monotonic()
         self._early = Rate(*_EARLY)
-        self._thread = threading.Thread(target=self._run, name="dask-otel-profiles", daemon=True)
 
     def start(self) -> None:
         """Begin to sample."""
-        self._thread.start()
+        threading.Thread(target=self._run, name="dask-otel-profiles", daemon=True).start()
 
     def stop(self) -> None:
         """Send the rest. Called on the worker's event loop."""
