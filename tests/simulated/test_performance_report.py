@@ -135,20 +135,27 @@ def test_computed_seconds_are_those_of_the_block_alone(
 
 
 @alone
-def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
+@pytest.mark.parametrize(("name", "tasks"), [("theirs", 4), ("performance_report", 0)])
+def test_work_of_others_is_context_and_never_the_headline(
+    b: Bridged, name: str, tasks: int
+) -> None:
+    """Also where the block has no work, and they its name."""
+
     def theirs(client: Any) -> None:
-        with span("theirs"):
+        with span(name):
             wait([client.submit(boom), client.submit(nap, 1.0)])
 
     with dask_otel.performance_report(None) as block:
         b.cluster.user("other", theirs)
-        b.client.gather(b.client.map(nap, [2.0] * 4, pure=False))
-        time.sleep(3.0)
+        b.client.gather(b.client.map(nap, [2.0] * tasks, pure=False))
+        time.sleep(5.0)
     found = account(block)
     labels = {one.label for one in found.session.of_type("span")}
-    assert labels == {"performance_report (this block)", "theirs"}
+    assert labels == ({"performance_report (this block)", name} if tasks else {name})
     assert found.diagnoses[0].kind != "failed"
-    assert [one.span for one in found.failures] == ["theirs"]
+    none = [one.title == "The block had no work on this cluster" for one in found.diagnoses]
+    assert none == [not tasks] * len(none)
+    assert [one.span for one in found.failures] == [name]
 
 
 def test_cancelled_tasks_of_others_hold_their_threads(b: Bridged) -> None:
@@ -370,19 +377,6 @@ def test_the_failure_of_a_task_that_the_block_raises_is_said_once(b: Bridged) ->
     assert first.evidence == "ValueError: no?[31m way"
     assert failing.report is not None
     assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
-
-
-@alone
-def test_a_block_without_work_is_not_one_of_others_with_its_name(b: Bridged) -> None:
-    def theirs(client: Any) -> None:
-        with span("performance_report"):
-            wait([client.submit(boom), client.submit(nap, 1.0)])
-
-    with dask_otel.performance_report(None) as block:
-        b.cluster.user("other", theirs)
-        time.sleep(5.0)
-    (first,) = account(block).diagnoses
-    assert first.title == "The block had no work on this cluster"
 
 
 @alone
