@@ -134,7 +134,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                     took[call.__name__] = _took(cluster, call, 2)
             # Two spans that share a function.
             with span("both"):
-                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 4)
+                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 2)
         spans = cluster.exported().spans
         profile = written(tmp_path, is_complete)
     assert profile.about["root"] == "root"

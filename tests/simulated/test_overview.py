@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from typing import Any
@@ -21,17 +22,14 @@ def asked(b: Bridged) -> tuple[dict[str, Any], int]:
     """Return the overview, and how often others had their turn meanwhile."""
 
     async def ask() -> tuple[dict[str, Any], int]:
-        turns, question = 0, module.overview(b.bridge.adapter, b.bridge.settled)
-        # As the event loop does, which runs others where it yields.
-        while True:
-            try:
-                question.send(None)
-            except StopIteration as done:
-                return done.value, turns
+        overview = module.overview(b.bridge.adapter, b.bridge.settled)
+        asking, turns = asyncio.ensure_future(overview), 0
+        while not asking.done():
+            await asyncio.sleep(0)
             turns += 1
+        return asking.result(), turns
 
-    found: tuple[dict[str, Any], int] = b.cluster.do("scheduler", ask)
-    return found
+    return b.cluster.do("scheduler", ask)
 
 
 def test_open_and_ended_spans(b: Bridged) -> None:

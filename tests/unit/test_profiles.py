@@ -439,7 +439,6 @@ def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
     assert len([*folder.iterdir()]) == 1
     for item in of_root(2, samples=5):
         made.offer(item)
-    folder.chmod(0o500)
     made._folder = folder / "run-0000000000000001-profile.pb.gz"
     made.finish()
     made.release()
