@@ -564,18 +564,16 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     worker, ended = Worker(), threading.Event()
     sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
     at = sampler._at
-    try:
-        runs(worker, "fit-1", "a", 3, ended, ago=99.0)
-        runs(worker, "other-1", None, 3, ended, ago=99.0)
-        sampler._sample(at + 5.0)
-        runs(worker, "load-1", "b", 200, ended)
-        # For no more than it has run, but for an interval of samples.
-        sampler._sample(at + 7.0)
-        sampler._sample(at + 7.01)
-        assert not worker.sent
-        sampler.stop()
-    finally:
-        ended.set()
+    runs(worker, "fit-1", "a", 3, ended, ago=99.0)
+    runs(worker, "other-1", None, 3, ended, ago=99.0)
+    sampler._sample(at + 5.0)
+    runs(worker, "load-1", "b", 200, ended)
+    # For no more than it has run, but for an interval of samples.
+    sampler._sample(at + 7.0)
+    sampler._sample(at + 7.01)
+    assert not worker.sent
+    sampler.stop()
+    ended.set()
     fit, load = sorted(worker.sent, key=lambda one: one.span)
     assert (fit.span, fit.stack[0].function, fit.samples) == ("a", "fit", 3)
     assert (load.span, load.stack[0].function, load.samples) == ("b", "load", 2)
@@ -776,16 +774,13 @@ def test_samples_are_sent_at_the_end_of_a_span_but_not_often() -> None:
     sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
     at = sampler._at
     sent = []
-    try:
-        for number in range(100):
+    for number in range(100):
+        runs(worker, f"fit-{number}", f"span-{number}", 1, ended)
+        for now in (0.0, 0.1, 0.3):
+            sampler._sample(at + number / 2 + now)
             worker.active_threads.clear()
-            runs(worker, f"fit-{number}", f"span-{number}", 1, ended)
-            for now in (0.0, 0.1, 0.3):
-                sampler._sample(at + number / 2 + now)
-                worker.active_threads.clear()
-            sent.append(len(worker.last))
-    finally:
-        ended.set()
+        sent.append(len(worker.last))
+    ended.set()
     # Some at once, then one a second.
     assert sent[:4] == [1, 2, 3, 4]
     assert 49 <= sent[-1] <= 53
