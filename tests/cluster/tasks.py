@@ -6,9 +6,10 @@ Workers without the package must be able to import it.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from distributed import get_client, get_worker, rejoin, secede, worker_client
 from opentelemetry import trace
@@ -109,6 +110,25 @@ def fail(x: int) -> int:
     """Raise."""
     time.sleep(0.1)
     raise KeyError(x)
+
+
+def note(path: str) -> Exception:
+    """Take the place of an exception's class when it is unpickled: write down where."""
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return ValueError("unpickled")
+
+
+class Trap(Exception):
+    """Tells who unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return note, (self.args[0],)
+
+
+def be_trapped(path: str) -> NoReturn:
+    """Fail with it."""
+    raise Trap(path)
 
 
 class Counter:

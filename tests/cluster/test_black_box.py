@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import operator
+import os
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from distributed import Client, span
 
 from dask_otel.core import identity
+from dask_otel.core.life.blocks import TOPIC
 from tests.cluster import tasks
 from tests.cluster.processes import cluster
 from tests.cluster.test_doctor import WITHOUT, assert_well
@@ -25,10 +29,21 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("forked")]
 PRELOAD = ("--preload", "dask_otel.preload")
 
 
+def listening(pid: int) -> set[Any]:
+    """Return what a process listens on."""
+    process = psutil.Process(pid)
+    connections = getattr(process, "net_connections", None) or process.connections
+    return {one.laddr for one in connections("all") if one.status == psutil.CONN_LISTEN}
+
+
 def test_a_plain_client_gets_traces_and_counters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One preload on the scheduler, a client that does not import dask_otel; and the doctor."""
+    """One preload on the scheduler, a client that does not import dask_otel; and the doctor.
+
+    The bridge listens on nothing, and unpickles nothing, as SECURITY.md says.
+    """
+    trap = tmp_path / "unpickled"
     with receiver("grpc") as received, cluster(tmp_path, forked=True) as dask:
         environment = {
             **received.environ,
@@ -36,9 +51,12 @@ def test_a_plain_client_gets_traces_and_counters(
             # Longer than any pause of this client between two steps of its workflow.
             "DASK_OTEL__SPANS__LINGER": "3s",
             "DASK_OTEL__CLUSTER_NAME": "nightly",
+            "DASK_OTEL__FILES__PATH": str(tmp_path / "files"),
+            "DASK_OTEL__METRICS__PROMETHEUS": "true",
             "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
         }
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
+        pid = scheduler.popen.pid
         dask.start_worker("with")
         dask.start_worker("without", "--preload", WITHOUT)
         with Client(dask.address) as client:
@@ -55,9 +73,15 @@ def test_a_plain_client_gets_traces_and_counters(
                 # wanted.
                 after = client.submit(operator.neg, client.submit(tasks.fail, 1))
                 assert isinstance(after.exception(), KeyError)
+            with span("traps"):
+                trapped = client.submit(tasks.be_trapped, str(trap), pure=False)
+                assert "unpickled" in str(trapped.exception())
+            client.log_event(TOPIC, {"client": client.id, "blocks": [["entered", "a"]]})
             eventually(lambda: is_settled(received, client), 60, "everything is exported")
             assert_well(capsys, dask, received, secret="geheim")
             truth = client.run_on_scheduler(described_spans)
+            # Dask itself listens for messages and on its page.
+            assert (len(listening(pid)), psutil.Process(pid).children()) == (2, [])
         # It compares all numbers with Dask's own.
         assert scheduler.terminate() == 0
         assert "dask_otel" not in scheduler.output or "ERROR" not in scheduler.output
@@ -92,3 +116,7 @@ def test_a_plain_client_gets_traces_and_counters(
         "KeyError(1)",
         "KeyError(1)",
     )
+    # The client does, as it has to.
+    unpickled = set(map(int, trap.read_text().split()))
+    assert os.getpid() in unpickled
+    assert unpickled <= {os.getpid(), *(one.popen.pid for one in dask.processes)} - {pid}

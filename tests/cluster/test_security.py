@@ -1,20 +1,17 @@
-"""What SECURITY.md says, of a scheduler as a person starts it."""
+"""What SECURITY.md says of secrets, of a scheduler as a person starts it."""
 
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import psutil
 import pytest
 from distributed import Client, span
 
 import dask_otel
-from dask_otel.core.life.blocks import TOPIC
 from dask_otel.doctor.asking import facts_of_scheduler
 from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
@@ -135,62 +132,3 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
     assert "OTEL_EXPORTER_OTLP_HEADERS" in shown["the doctor's text"]
     assert "Message from " in scheduler.output, "it is not as loud as it can be"
     assert {name for name, text in shown.items() if SECRET in text} == set()
-
-
-def note(path: str) -> Exception:
-    """Take the place of an exception's class when it is unpickled: write down where."""
-    with open(path, "a") as file:
-        file.write(f"{os.getpid()}\n")
-    return ValueError("unpickled")
-
-
-class Trap(Exception):
-    """Tells who unpickles it."""
-
-    def __reduce__(self) -> Any:
-        return note, (self.args[0],)
-
-
-def fail(path: str) -> NoReturn:
-    """Fail with it."""
-    raise Trap(path)
-
-
-def listening(pid: int) -> set[Any]:
-    """Return what a process listens on."""
-    process = psutil.Process(pid)
-    connections = getattr(process, "net_connections", None) or process.connections
-    return {one.laddr for one in connections("all") if one.status == psutil.CONN_LISTEN}
-
-
-def test_it_listens_on_nothing_and_unpickles_nothing(tmp_path: Path) -> None:
-    trap = tmp_path / "unpickled"
-    with receiver("grpc") as received, cluster(tmp_path, forked=True) as made:
-        env = {
-            **received.environ,
-            "OTEL_METRIC_EXPORT_INTERVAL": "300",
-            "DASK_OTEL__SPANS__LINGER": "0",
-            "DASK_OTEL__FILES__PATH": str(tmp_path / "files"),
-        }
-        scheduler = made.start_scheduler(env=env)
-        made.start_worker("w", env=env)
-        pid = scheduler.popen.pid
-        with Client(made.address, set_as_default=False) as client:
-            client.submit(int, pure=False).result()
-            before = listening(pid)
-            assert before
-            assert dask_otel.register(client, {"metrics": {"prometheus": True}}) == "started"
-            client.log_event(TOPIC, {"client": client.id, "blocks": [["entered", "a"]]})
-            with span("traps"):
-                future = client.submit(fail, str(trap), pure=False)
-                assert "unpickled" in str(future.exception())
-            received.wait_for(
-                lambda got: [one for one in got.spans if one.name == "traps" and one.events]
-            )
-            received.wait_for(lambda got: got.points)
-            assert (listening(pid), psutil.Process(pid).children()) == (before, [])
-    # The client did, as it has to.
-    unpickled = set(map(int, trap.read_text().split()))
-    assert os.getpid() in unpickled
-    assert pid not in unpickled
-    assert unpickled <= {os.getpid(), *(process.popen.pid for process in made.processes)}
