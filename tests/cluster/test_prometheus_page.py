@@ -23,7 +23,8 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.cluster
 
 ON = {"metrics": {"prometheus": True}}
-PREFIX = "/dask/cluster"
+#: Of the pages of two schedulers.
+PREFIXES = ("", "/dask/cluster")
 NAMES = ("dask_span_name", "dask_cluster_name")
 
 
@@ -34,7 +35,7 @@ def get(scheduler: Any, path: str) -> str:
         return str(answer.read(), "utf-8")
 
 
-def scrape(scheduler: Any, path: str = "/metrics") -> dict[tuple[Any, ...], float]:
+def scrape(scheduler: Any, path: str) -> dict[tuple[Any, ...], float]:
     """Return the present value of every series on a page."""
     found: dict[tuple[Any, ...], float] = {}
     for family in parse_text(get(scheduler, path)):
@@ -43,15 +44,6 @@ def scrape(scheduler: Any, path: str = "/metrics") -> dict[tuple[Any, ...], floa
             assert key not in found, "a series that came twice makes Prometheus refuse the page"
             found[key] = sample.value
     return found
-
-
-def status(scheduler: Any, path: str) -> int:
-    try:
-        get(scheduler, path)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    return 200
 
 
 def is_ours(key: tuple[Any, ...]) -> bool:
@@ -70,10 +62,16 @@ def work(client: Client, name: str) -> bool:
 
 
 @pytest.mark.unreconciled("nothing comes over OTLP")
-def test_two_schedulers_in_one_process_have_their_own_and_take_them_away(start: Start) -> None:
+def test_two_schedulers_in_one_process_have_their_own_and_take_them_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also below a prefix; and our error leaves Dask's page alone."""
+
     def begin(number: int) -> Any:
         config = {**ON, "cluster-name": f"number-{number}"}
-        return start(config, {**OFF, "OTEL_METRIC_EXPORT_INTERVAL": "200"}, n_workers=1)
+        more = {"dashboard": False, "http_prefix": PREFIXES[number] or "/"}
+        environ = {**OFF, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+        return start(config, environ, n_workers=1, scheduler_kwargs=more)
 
     with begin(0) as first, begin(1) as second:
         for number, one in enumerate((first, second)):
@@ -82,8 +80,8 @@ def test_two_schedulers_in_one_process_have_their_own_and_take_them_away(start: 
         def apart() -> bool:
             for number, one in enumerate((first, second)):
                 truth = text_keys(one.client.run_on_scheduler(own_values))
-                for path in ("/metrics", "/metrics/otel"):
-                    found = scrape(one.scheduler, path)
+                for page in ("/metrics", "/metrics/otel"):
+                    found = scrape(one.scheduler, PREFIXES[number] + page)
                     assert fine_metrics(found) == pytest.approx(truth)
                     labels = {pair for key in found if is_ours(key) for pair in key[1:]}
                     assert {value for name, value in labels if name in NAMES} == {
@@ -94,27 +92,19 @@ def test_two_schedulers_in_one_process_have_their_own_and_take_them_away(start: 
 
         eventually(apart, what="each scheduler has its own series, with Dask's values")
         assert dask_otel.unregister(first.client) == "stopped"
-        assert not [key for key in scrape(first.scheduler) if is_ours(key)]
-        assert status(first.scheduler, "/metrics/otel") == 404
-        assert [key for key in scrape(second.scheduler) if is_ours(key)]
-
-
-@pytest.mark.unreconciled("nothing comes over OTLP")
-def test_our_error_leaves_dasks_page_alone(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    prefixed = {"scheduler_kwargs": {"http_prefix": PREFIX}}
-    with start(ON, {"OTEL_METRICS_EXPORTER": "none"}, **prefixed) as bridged:
-        eventually(lambda: status(bridged.scheduler, f"{PREFIX}/metrics/otel") == 200)
-        assert status(bridged.scheduler, "/metrics/otel") == 404
+        assert not [key for key in scrape(first.scheduler, "/metrics") if is_ours(key)]
+        for one in (first, second):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                get(one.scheduler, "/metrics/otel")
 
         def broken(*_: Any, **__: Any) -> bytes:
             raise RuntimeError("broken by the test")
 
+        shown = scrape(second.scheduler, f"{PREFIXES[1]}/metrics")
         monkeypatch.setattr(MetricPage, "render", broken)
-        page = scrape(bridged.scheduler, f"{PREFIX}/metrics")
-        assert ("dask_scheduler_clients",) in page
-        assert not [key for key in page if is_ours(key)]
+        left = scrape(second.scheduler, f"{PREFIXES[1]}/metrics")
+        assert [any(map(is_ours, keys)) for keys in (shown, left)] == [True, False]
+        assert ("dask_scheduler_clients",) in left
     assert "its metrics page hook" in caplog.text
 
 
