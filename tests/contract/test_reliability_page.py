@@ -9,14 +9,11 @@ from chaos.scenario import SHORT
 FOUND = results.read()
 
 
-def test_both_pages_are_made_of_the_results() -> None:
+def test_both_pages_are_made_of_the_results_and_have_each_scenario_once() -> None:
     assert (page.PAGE.read_text(encoding="utf-8"), page.EVIDENCE.read_text(encoding="utf-8")) == (
         page.summary(FOUND),
         page.evidence(FOUND),
     )
-
-
-def test_each_scenario_is_in_one_row_for_users() -> None:
     names = [name for *_, names in page.ROWS for name in names.split()]
     assert sorted(names) == sorted(SCENARIOS)
 

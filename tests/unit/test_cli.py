@@ -60,24 +60,20 @@ def arguments(request, tmp_path, monkeypatch):
         yield {"doctor": ["doctor"], "report": ["report", str(path), "--text"]}[request.param]
 
 
-def test_a_name_that_the_terminal_can_not_show_hides_nothing_else(arguments, monkeypatch, capsys):
+def test_neither_a_terminal_of_ascii_nor_a_reader_who_has_seen_enough_is_an_error(
+    arguments, monkeypatch, capfd
+):
     code = main(arguments)
-    assert "été" in capsys.readouterr().out
-    shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
-    assert main(arguments) == code
-    assert b"?t?" in shown.getvalue()
-
-
-def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd):
-    code = main(arguments)
-    capfd.readouterr()
+    assert "été" in capfd.readouterr().out
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as pipe, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", pipe)
-        assert main(arguments) == code
-    assert capfd.readouterr().err == ""
+        for stdout in (shown, pipe):
+            patch.setattr(sys, "stdout", stdout)
+            assert main(arguments) == code
+    shown.seek(0)
+    assert ("?t?" in shown.read(), capfd.readouterr().err) == (True, "")
 
 
 @pytest.mark.parametrize(
