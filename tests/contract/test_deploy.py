@@ -8,11 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import dask
 import pytest
-import yaml
 
 from tests.environment import REPOSITORY
 
@@ -121,15 +119,3 @@ def test_the_image_holds_dask_to_the_release_that_conda_installed(tmp_path: Path
         shell=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.split() == ["dask==1.2.3", "distributed==1.2.3"], done.stderr
-
-
-def test_packages_for_the_images_of_dask_are_a_variable_of_the_scheduler() -> None:
-    """The commented way is YAML, too."""
-    lines = (DEPLOY / "kubernetes" / "helm-values.yaml").read_text(encoding="utf-8").splitlines()
-    start = next(i for i, line in enumerate(lines) if "# - name: EXTRA_PIP_PACKAGES" in line)
-    for number in (start, start + 1):
-        lines[number] = lines[number].replace("# ", "", 1)
-    values: dict[str, Any] = yaml.safe_load("\n".join(lines))
-    variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
-    assert variables["EXTRA_PIP_PACKAGES"].startswith("dask-otel[prometheus]==")
-    assert "DASK_DISTRIBUTED__SCHEDULER__PRELOAD" in variables

@@ -7,6 +7,7 @@ kubernetes-validate; both are in the dependency group `deploy`. The chart `dask/
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
@@ -136,9 +137,14 @@ def _preload(variables: dict[str, str]) -> Any:
 
 
 def test_the_values_of_the_chart_load_the_bridge() -> None:
-    values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text(encoding="utf-8"))
-    variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
-    assert _preload(variables) == ["dask_otel"]
+    """Also in the commented way, with packages for the images of Dask."""
+    plain = (KUBERNETES / "helm-values.yaml").read_text(encoding="utf-8")
+    packages = re.sub(r"# (- name: EXTRA_PIP_PACKAGES\n +)# ", r"\1", plain)
+    for text in (plain, packages):
+        values = yaml.safe_load(text)
+        variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
+        assert _preload(variables) == ["dask_otel"]
+    assert variables["EXTRA_PIP_PACKAGES"].startswith("dask-otel[prometheus]==")
 
 
 def test_the_configuration_of_the_gateway_loads_the_bridge() -> None:

@@ -28,16 +28,14 @@ def test_rules_ask_for_what_is_exported() -> None:
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_has_a_runbook_and_texts(name: str) -> None:
     alert = ALERTS[name]
-    page = RUNBOOKS / f"{name}.md"
-    assert page.read_text(encoding="utf-8").startswith(f"# {name}\n")
+    page = (RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {name}\n")
     assert alert["annotations"]["runbook_url"] == f"{RUNBOOKS_ON_SITE}{name}.html"
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
-    assert f"`{alert['labels']['severity']}`" in page.read_text(encoding="utf-8")
+    assert f"`{alert['labels']['severity']}`" in page
     # The cause by its name in a report; the build of the site finds anchors that are not there.
-    assert (
-        "](../diagnoses.md" in page.read_text(encoding="utf-8").partition("**What it means.**")[0]
-    )
+    assert "](../diagnoses.md" in page.partition("**What it means.**")[0]
 
 
 def test_each_runbook_has_an_alert_and_the_list_has_all_with_their_severities() -> None:
@@ -72,10 +70,11 @@ def test_the_pages_name_the_number_of_rules() -> None:
     """In words: so many there are."""
     words = {17: "seventeen", 24: "twenty-four"}
     alerts, recorded = words[len(ALERTS)], words[len(RECORDED)]
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert f"{alerts} alerts with a" in readme
-    backends = (REPOSITORY / "docs" / "backends.md").read_text(encoding="utf-8")
-    assert f"{alerts.capitalize()} alerts and {recorded} recording rules" in backends
+    for page, said in {
+        "README.md": f"{alerts} alerts with a",
+        "docs/backends.md": f"{alerts.capitalize()} alerts and {recorded} recording rules",
+    }.items():
+        assert said in (REPOSITORY / page).read_text(encoding="utf-8")
 
 
 def test_an_alert_hides_only_others_of_the_same_cluster() -> None:
