@@ -55,7 +55,9 @@ class Gate:
     def mode(self, mode: str) -> None:
         before, self._mode = self._mode, mode
         if mode == "closed" != before:
-            self._stop_listening()
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
             # Bound, and not listening: refused, and no other process gets the port.
             self._listener = bound(self.port)
         if mode == "closed" or before == "silent" != mode:
@@ -73,11 +75,6 @@ class Gate:
     def close(self) -> None:
         """End everything."""
         self.mode = "closed"
-        self._listener.close()
-
-    def _stop_listening(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _reset(self, connection: socket.socket) -> None:

@@ -35,6 +35,11 @@ else:  # pytest depends on tomli there, so every environment of the tests has it
 
 VERSIONS = Path(__file__).with_name("backends.toml")
 MINIMUM_GO = "1.26"
+#: One that is too old says so itself.
+_NO_GO = (
+    "The Go toolchain is missing: `go` is not on PATH. The backend servers are built with "
+    f"Go {MINIMUM_GO} or newer (https://go.dev/dl/). Every other test runs without it."
+)
 
 State = Literal["built", "refused", "missing"]
 
@@ -114,18 +119,6 @@ def load_servers(path: Path = VERSIONS) -> dict[str, Server]:
     return {name: Server(name, pin) for name, pin in tables.items()}
 
 
-# ------------------------------------------------------------------------------ toolchain
-
-
-def check_go() -> None:
-    """Raise `BuildError` if there is no Go toolchain. One that is too old says so itself."""
-    if shutil.which("go") is None:
-        raise BuildError(
-            "The Go toolchain is missing: `go` is not on PATH. The backend servers are built with "
-            f"Go {MINIMUM_GO} or newer (https://go.dev/dl/). Every other test runs without it."
-        )
-
-
 @dataclass
 class Runner:
     """Runs the commands of one build in one folder, with all output in one log."""
@@ -187,7 +180,11 @@ def _module(server: Server, runner: Runner, target: Path) -> None:
     lines += [f"exclude {item}" for item in pin.get("exclude", ())]
     (runner.work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if pin.get("own_checksums"):
-        _copy_checksums(f"{module}@{version}", runner)
+        # What is in the go.sum of the module is not asked of the checksum database. The module
+        # itself is, so the chain holds.
+        runner.run(["go", "mod", "download", f"{module}@{version}"])
+        sums = _module_folder(f"{module}@{version}", runner) / "go.sum"
+        shutil.copyfile(sums, runner.work / "go.sum")
     runner.run(["go", "get", f"{module}@{version}"])
     command = ["go", "build", "-v", "-mod=mod", "-trimpath", f"-ldflags={_ldflags(pin)}"]
     if "tags" in pin:
@@ -207,15 +204,6 @@ def _module_folder(module: str, runner: Runner) -> Path:
         check=True,
     )
     return Path(answer.stdout.strip())
-
-
-def _copy_checksums(module: str, runner: Runner) -> None:
-    """Begin with the go.sum of `module`: what is in it is not asked of the checksum database.
-
-    The module itself is, so the chain holds.
-    """
-    runner.run(["go", "mod", "download", module])
-    shutil.copyfile(_module_folder(module, runner) / "go.sum", runner.work / "go.sum")
 
 
 def _add_placeholder(module: str, missing: str, runner: Runner) -> None:
@@ -238,21 +226,6 @@ def _collector(server: Server, runner: Runner, target: Path) -> None:
     pin = server.pin
     runner.run(["go", "install", "-trimpath", pin["builder"]], GOBIN=str(runner.work))
     manifest = runner.work / "manifest.yaml"
-    manifest.write_text(collector_manifest(pin, target), encoding="utf-8")
-    # The builder writes its sources beside the binary; only the binary is kept.
-    runner.run(
-        [str(runner.work / "builder"), f"--config={manifest}", f"--ldflags={_ldflags(pin)}"],
-        GOFLAGS=f"{os.environ.get('GOFLAGS', '')} -trimpath -v".strip(),
-    )
-
-
-def _npm(server: Server, runner: Runner, target: Path) -> None:
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", f"--prefix={target}"]
-    runner.run(["npm", "install", *options, *server.pin["packages"]])
-
-
-def collector_manifest(pin: Mapping[str, Any], target: Path) -> str:
-    """The builder's manifest. JSON is YAML too, which spares a YAML library."""
     dist = {
         "name": pin["binaries"][0],
         "version": pin["version"],
@@ -263,7 +236,18 @@ def collector_manifest(pin: Mapping[str, Any], target: Path) -> str:
         kind: [{"gomod": module} for module in modules]
         for kind, modules in pin["components"].items()
     }
-    return json.dumps({"dist": dist, **components}, indent=2)
+    # JSON is YAML too, which spares a YAML library.
+    manifest.write_text(json.dumps({"dist": dist, **components}, indent=2), encoding="utf-8")
+    # The builder writes its sources beside the binary; only the binary is kept.
+    runner.run(
+        [str(runner.work / "builder"), f"--config={manifest}", f"--ldflags={_ldflags(pin)}"],
+        GOFLAGS=f"{os.environ.get('GOFLAGS', '')} -trimpath -v".strip(),
+    )
+
+
+def _npm(server: Server, runner: Runner, target: Path) -> None:
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", f"--prefix={target}"]
+    runner.run(["npm", "install", *options, *server.pin["packages"]])
 
 
 RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
@@ -333,8 +317,8 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
             print("  left out: npm is not on PATH (https://nodejs.org)", flush=True)
             continue
         try:
-            if not by_npm:
-                check_go()
+            if not by_npm and shutil.which("go") is None:
+                raise BuildError(_NO_GO)
             build(server)
         except RegistryRefusal as refusal:
             print(f"  refused by the registry, left out: {refusal}", flush=True)

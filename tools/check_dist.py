@@ -25,18 +25,14 @@ SMOKE = REPOSITORY / "tools" / "smoke.py"
 LIMIT = 600.0
 
 
-def clean_environment() -> dict[str, str]:
-    """The environment without what would change Python, Dask or OpenTelemetry."""
-    unwanted = ("PYTHON", "DASK_", "OTEL_", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-
-
 def run(*command: str, cwd: Path = REPOSITORY) -> str:
     """Run a command and return its output; all of it is in the error where it failed."""
+    # What would change Python, Dask or OpenTelemetry.
+    unwanted = ("PYTHON", "DASK_", "OTEL_", "VIRTUAL_ENV")
     done = subprocess.run(
         command,
         cwd=cwd,
-        env=clean_environment(),
+        env={name: value for name, value in os.environ.items() if not name.startswith(unwanted)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -13,11 +13,10 @@ class Literal(str):
     """A text that YAML has as a block, as it is."""
 
 
-def _write_literal(dumper: yaml.SafeDumper, text: Literal) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-
-
-yaml.SafeDumper.add_representer(Literal, _write_literal)
+yaml.SafeDumper.add_representer(
+    Literal,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"),
+)
 
 
 def main(description: str, texts: Callable[[], Mapping[Path, str]]) -> int:

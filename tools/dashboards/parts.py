@@ -212,12 +212,6 @@ def _grouping(queries: Sequence[Query]) -> list[str]:
     return [label for label in known if label in labels]
 
 
-def _has_meanings(legend: str) -> bool:
-    """Whether its series are told apart by what they mean, and not by their workers."""
-    meant = "dask_activity" in legend or "dask_task_" in legend
-    return meant and "dask_worker_name" not in legend
-
-
 def _fill(
     panel: Any,
     title: str,
@@ -239,7 +233,11 @@ def _fill(
     for ref, (expression, legend) in zip(ascii_uppercase, queries, strict=False):
         query = prometheus.Dataquery().ref_id(ref).datasource(PROMETHEUS).expr(expression)
         panel.with_target(kind(query.legend_format(legend or "__auto")))
-    if any(_has_meanings(legend) for _, legend in queries):
+    # Series that are told apart by what they mean, and not by their workers.
+    if any(
+        re.search("dask_activity|dask_task_", legend) and "dask_worker_name" not in legend
+        for _, legend in queries
+    ):
         _colour_by_meaning(panel)
     return Panel(panel, width, tuple(traces))
 
