@@ -130,21 +130,18 @@ print(sorted(heavy & set(sys.modules)))
             "[]",
         ],
     ),
-    **{
-        f"import {imports}": (
-            {},
-            f"""
+    "the package before Dask": (
+        {},
+        """
 import sys
-import {imports}
+import dask_otel, dask
 get = dask.config.get
 print(get("otel.spans.linger"), get("otel.enabled"), get("otel.spans.max-groups"))
 print([name for name in sys.modules if name.startswith("dask_otel.core")])
 print([one for one in sys.meta_path if type(one).__name__ == "ImportHook"])
 """,
-            ["2s True 7", "[]", "[]"],
-        )
-        for imports in ("dask_otel, dask", "dask, dask_otel")
-    },
+        ["2s True 7", "[]", "[]"],
+    ),
     # Reported, and not overwritten by the defaults.
     "a value in the place of all": (
         {"": "false"},
