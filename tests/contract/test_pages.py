@@ -135,7 +135,7 @@ def test_the_readme_is_short_and_leads_to_what_is_there() -> None:
     assert {(p, a) for p, a in wanted if a not in _anchors(REPOSITORY / p)} == set()
 
 
-def test_the_readme_s_make_targets_and_figures_exist() -> None:
+def test_the_readme_s_make_targets_exist_and_figures_are_the_measured_ones() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"`make ([\w-]+)`", README))
     assert targets >= {"demo", "test"}
@@ -149,9 +149,7 @@ def test_the_readme_s_make_targets_and_figures_exist() -> None:
     assert f"[{share} more instructions](cost.md)" in TEXTS[DOCS / "concepts.md"]
     (million,) = re.findall(r"of the ([\d.]+ million)", TEXTS[DOCS / "cost.md"])
     assert f"of the {million}\nthat its process executes" in TEXTS[DOCS / "why.md"]
-
-
-def test_the_cost_of_trace_context_is_the_measured_one() -> None:
+    # And those of trace context.
     (row,) = re.findall(
         r"CPU that trace context adds.*?([\d.]+) µs \(([\d.]+) hooks, ([\d.]+) Dask",
         TEXTS[DOCS / "benchmarks.md"],

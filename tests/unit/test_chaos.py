@@ -39,9 +39,7 @@ def test_rounds_are_compared_in_pairs_so_that_what_slows_a_round_slows_all_of_it
     # A machine that gets ten times as slow: no two rounds are alike, and all ratios are.
     slow = [1.0 + 9.0 * n / 11 for n in range(12)]
     assert ratio([1.25 * s for s in slow], slow) == (1.25, 1.25, 1.25)
-
-
-def test_one_round_that_something_else_disturbed_decides_nothing() -> None:
+    # One round that something else disturbed decides nothing.
     times = [1.0, 1.01, 0.99] * 4
     median, low, high = ratio([50.0, *times[1:]], times)
     assert (median, low) == (1.0, 1.0)
