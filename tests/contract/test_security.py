@@ -49,9 +49,9 @@ def findings(tree: ast.AST) -> Iterator[str]:
             yield from (one for one in names if {*one.split(".")} & (PICKLES | LISTENING))
         elif isinstance(node, ast.Name) and node.id in RUNNING:
             yield node.id
-        elif isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute) and node.attr in LISTENING | READING:
             whole = ast.unparse(node)
-            if node.attr in LISTENING or (node.attr in READING and not whole.startswith("json.")):
+            if not whole.startswith("json."):
                 yield whole
 
 
