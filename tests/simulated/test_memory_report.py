@@ -11,10 +11,12 @@ import pytest
 from dask.sizeof import sizeof
 from distributed import span, wait
 
-from dask_otel import read_report
+import dask_otel
+from dask_otel import read_report, semconv
 from dask_otel.cli import main
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import filled, nap
+from tests.waiting import eventually
 
 
 class Kept:
@@ -181,3 +183,15 @@ def test_a_short_result_and_threads_that_a_worker_did_not_need(tmp_path: Path) -
     assert (found["at_peak"], found["largest"]) == (0.0, None)
     (title,) = [one["title"] for one in run_["diagnosis"] if one["kind"] == "sizing"]
     assert " and 3 of 4 threads: " in title
+
+
+@pytest.mark.options(begins=False, unreconciled="work was done before the bridge")
+def test_results_from_before_the_bridge_are_held_from_its_begin(b: Bridged) -> None:
+    with span("before"):
+        kept = Kept(*b.client.map(filled, [1000, 2000]))
+    assert dask_otel.register(b.client) == "started"
+    usage = semconv.SPAN_MEMORY_USAGE.name
+    held = eventually(lambda: [*b.received.last(usage).items()], what="its first metrics")
+    assert [(dict(labels)["dask.span.name"], size) for labels, size in held] == [
+        ("before", kept.size)
+    ]
