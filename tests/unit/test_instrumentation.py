@@ -221,6 +221,15 @@ for thread in threads: thread.join(50)
 assert not any(thread.is_alive() for thread in threads)
 from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
+# The package is the preload, and imports it with its first use.
+from distributed.preloading import _import_module
+module = _import_module("dask_otel")
+assert "dask_otel.preload" not in sys.modules
+import dask_otel.preload
+assert module.dask_setup is dask_otel.preload.dask_setup
+assert module.dask_teardown is dask_otel.preload.dask_teardown
+assert "opentelemetry.sdk" not in sys.modules
+assert "dask_setup" not in dask_otel.__all__
 """,
         {"PYTHONWARNINGS": "error"},
         ["ModuleNotFoundError", "True"],
