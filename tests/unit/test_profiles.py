@@ -679,6 +679,17 @@ def test_frames_of_threads_while_garbage_is_to_be_collected() -> None:
     subprocess.run([sys.executable, "-c", COLLECTS_GARBAGE], check=True)
 
 
+def test_a_loop_is_sampled_after_a_moment_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            asyncio.run(loops.loop_stacks(0.0))
+    assert asyncio.run(loops.loop_stacks(0.0)) is not None
+
+
 #: A function with two lines that call the next one; the innermost one counts a sample.
 CALLS = """
 def call(line, first, *rest):

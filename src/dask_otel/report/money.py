@@ -81,7 +81,8 @@ def bill(session: Session, tag: str = "team") -> Bill:
     Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
     others, under an empty name.
     """
-    names = [entry for entry in span_times(session) if entry.capacity is not None]
+    # A span without thread-time can have results in memory.
+    entries = span_times(session)
     tags_of = {
         span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in session.of_type("span")
     }
@@ -92,12 +93,12 @@ def bill(session: Session, tag: str = "team") -> Bill:
         values = (str(one)[len(tag) + 1 :] for one in tags if str(one).startswith(f"{tag}:"))
         return next(values, "")
 
-    tags = merged_by((value_of(entry), entry) for entry in names)
+    tags = _known(merged_by((value_of(entry), entry) for entry in entries))
     cluster = cluster_time(session)
     return Bill(
         capacity=cluster.capacity if cluster else None,
-        roots=_largest_first(by_root(names)),
-        tags=_largest_first(tags) if any(entry.name for entry in tags) else [],
+        roots=_known(by_root(entries)),
+        tags=tags if any(entry.name for entry in tags) else [],
         unused=cluster.activities.get(UNUSED) if cluster else None,
         lost=cluster.activities.get(LOST) if cluster else None,
         memory=provided(session),
@@ -138,5 +139,7 @@ def _time(seconds: float | None) -> str:
     return words.known(seconds and abs(seconds))
 
 
-def _largest_first(entries: list[SpanTime]) -> list[SpanTime]:
-    return sorted(entries, key=lambda entry: -(entry.capacity or 0.0))
+def _known(entries: list[SpanTime]) -> list[SpanTime]:
+    """Return those of a known capacity, the largest first."""
+    known = [entry for entry in entries if entry.capacity is not None]
+    return sorted(known, key=lambda entry: -(entry.capacity or 0.0))
