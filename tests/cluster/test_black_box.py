@@ -18,8 +18,11 @@ from tests.cluster import tasks
 from tests.cluster.processes import cluster
 from tests.cluster.test_doctor import WITHOUT, assert_well
 from tests.cluster.truth import (
+    assert_closed,
+    assert_monotone,
     described_spans,
     is_settled,
+    tree,
 )
 from tests.receiver import receiver
 from tests.waiting import eventually
@@ -86,7 +89,13 @@ def test_a_plain_client_gets_traces_and_counters(
         assert scheduler.terminate() == 0
         assert "dask_otel" not in scheduler.output or "ERROR" not in scheduler.output
         assert received.last("dask.otel.running") == {(): 0}
+        assert_monotone(received)
+        assert_closed(received)
     exported = [s for s in received.spans if s.type == "span"]
+    assert tree([s for s in exported if s.attributes["dask.span.root.name"] == "workflow"]) == (
+        "workflow success\n  load success\n  prepare success\n    clean success\n"
+        "      train success"
+    )
     for one in exported:
         dask_id = one.attributes["dask.span.id"]
         known = truth[dask_id]
@@ -116,6 +125,17 @@ def test_a_plain_client_gets_traces_and_counters(
         "KeyError(1)",
         "KeyError(1)",
     )
+    finished = {
+        (of["dask.span.name"], of["dask.task.prefix"], of["dask.task.outcome"]): value
+        for labels, value in received.last("dask.task.finished").items()
+        for of in [dict(labels)]
+    }
+    assert finished == {
+        ("workflow/load", "double", "memory"): 20,
+        ("workflow/prepare/clean/train", "sum", "memory"): 1,
+        ("broken", "fail", "erred"): 1,
+        ("traps", "be_trapped", "erred"): 1,
+    }
     # The client does, as it has to.
     unpickled = set(map(int, trap.read_text().split()))
     assert os.getpid() in unpickled
