@@ -8,8 +8,8 @@ from a client; a second task that waits on a worker for its thread; a heartbeat.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import dask
 import distributed
@@ -30,6 +30,8 @@ STEP = 5e-6
 
 RUNS: dict[str, int] = {}
 
+History: TypeAlias = Callable[[Simulated], Any]
+
 
 def fails_once(seconds: float, how: type[Exception]) -> None:
     """Fail in the first run; workers are threads of this process."""
@@ -44,17 +46,14 @@ def fails(seconds: float) -> None:
     raise ValueError
 
 
-def many(client: Any, seconds: list[float], name: str) -> list[Any]:
-    """Tasks in a group of their own: Dask books them on the span that it saw a group in first."""
-    return client.map(nap, seconds, key=[f"{name}-{number}" for number in range(len(seconds))])
-
-
-def sixty(o: Simulated) -> None:
-    wait(many(o.client, [0.05] * 64, "sixty"))
+def mapped(function: Callable[..., Any], seconds: list[float], **options: Any) -> History:
+    """Tasks that are submitted together, in a group of their own."""
+    return lambda o: wait(o.client.map(function, seconds, pure=False, key="mapped", **options))
 
 
 def straggler(o: Simulated) -> None:
-    short, slow = many(o.client, [0.05] * 8, "short"), o.client.submit(nap, 1.0, key="slow")
+    short = o.client.map(nap, [0.05] * 8, pure=False, key="short")
+    slow = o.client.submit(nap, 1.0, key="slow")
     o.client.submit(nap, 0.0, *short, slow, key="after").result()
 
 
@@ -68,28 +67,28 @@ def rounds(o: Simulated) -> None:
 
 
 def completed(o: Simulated) -> None:
-    futures = as_completed(many(o.client, [0.1] * 4, "first"))
+    futures = as_completed(o.client.map(nap, [0.1] * 4, pure=False, key="first"))
     for number, _ in zip(range(12), futures, strict=False):
         time.sleep(0.05)
         if number < 8:
             futures.add(o.client.submit(nap, 0.1, key=f"next-{number}"))
 
 
-def chain(o: Simulated) -> None:
-    """Longer than what is kept link by link."""
+def chain(o: Simulated, length: int = 500, seconds: float = 0.002) -> None:
+    """Longer than what is kept link by link; the first link takes no time."""
     task = dask.delayed(nap)(0.0, dask_key_name="link-0")
-    for number in range(1, 500):
-        task = dask.delayed(nap)(0.002, task, dask_key_name=f"link-{number}")
-    assert o.client.compute(task, optimize_graph=False).result() == 0.002
+    for number in range(1, length):
+        task = dask.delayed(nap)(seconds, task, dask_key_name=f"link-{number}")
+    wait(o.client.compute(task, optimize_graph=False))
 
 
 def fan_in(o: Simulated) -> None:
-    leaves = many(o.client, [0.0] * 400, "leaf")
+    leaves = o.client.map(nap, [0.0] * 400, pure=False, key="leaf")
     o.client.submit(nap, 1.0, leaves, key="all").result()
 
 
 def tree(o: Simulated) -> None:
-    level = many(o.client, [0.05] * 32, "twig")
+    level = o.client.map(nap, [0.05] * 32, pure=False, key="twig")
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=True)
         keys = [f"fork{len(level)}-{number}" for number in range(len(level) // 2)]
@@ -123,29 +122,11 @@ def actor(o: Simulated) -> None:
         made.work(0.1).result()
 
 
-def pinned(o: Simulated) -> None:
-    (address, *_) = o.scheduler.workers
-    keys = [f"pinned-{number}" for number in range(20)]
-    wait(o.client.map(nap, [0.1] * 20, key=keys, workers=[address]))
-
-
-def retried(o: Simulated) -> None:
-    o.client.submit(fails_once, 0.5, ValueError, retries=2, key="retried").result()
-
-
 def retried_behind_others(o: Simulated) -> None:
     """Its first run waits on its worker, too, where all threads are taken."""
-    others = o.client.map(nap, [0.3] * 2, key=["other-0", "other-1"], workers=["w0"])
+    others = o.client.map(nap, [0.3] * 2, pure=False, workers=["w0"])
     o.client.submit(fails_once, 0.2, KeyError, retries=2, key="behind", workers=["w0"]).result()
     del others
-
-
-def rescheduled(o: Simulated) -> None:
-    o.client.submit(fails_once, 0.5, Reschedule, key="rescheduled").result()
-
-
-def seceded(o: Simulated) -> None:
-    wait(o.client.map(apart, [0.5] * 8, key=[f"away-{number}" for number in range(8)]))
 
 
 def slow_client(o: Simulated) -> None:
@@ -285,22 +266,10 @@ def adaptive(o: Simulated) -> None:
     wait(task)
 
 
-def saturated(o: Simulated) -> None:
-    """Without a limit on the tasks that workers get; all threads are taken to the end."""
-    wait(many(o.client, [0.1] * 40, "saturated"))
-
-
 def resource(o: Simulated) -> None:
     """One worker has one unit of what each task needs; the other worker is free."""
     o.cluster.add_worker("gpu", threads=4, resources={"GPU": 1})
-    keys = [f"resource-{number}" for number in range(5)]
-    wait(o.client.map(nap, [0.2] * 5, key=keys, resources={"GPU": 1}))
-
-
-def skewed(o: Simulated) -> None:
-    """All are sent to one worker, and nobody steals."""
-    keys = [f"skewed-{number}" for number in range(8)]
-    wait(o.client.map(nap, [0.25] * 8, key=keys, workers=["w0"], allow_other_workers=True))
+    wait(o.client.map(nap, [0.2] * 5, pure=False, resources={"GPU": 1}))
 
 
 def late_worker(o: Simulated) -> None:
@@ -323,8 +292,7 @@ def all_paused(o: Simulated) -> None:
 
 def paused_with_tasks(o: Simulated) -> None:
     """Six tasks are on w0 as it pauses, two of them run; w1 is free."""
-    keys = [f"paused-{number}" for number in range(6)]
-    tasks = o.client.map(nap, [0.3] * 6, key=keys, workers=["w0"])
+    tasks = o.client.map(nap, [0.3] * 6, pure=False, workers=["w0"])
     time.sleep(0.1)
     o.cluster.pause("w0", 1.0)
     wait(tasks)
@@ -334,7 +302,7 @@ def importing(o: Simulated) -> None:
     """Fresh workers import for 2 s, which blocks their event loops."""
     for name in ("w0", "w1"):
         o.cluster.machines[name].block(2.0)
-    wait(many(o.client, [0.5] * 4, "importing"))
+    wait(o.client.map(nap, [0.5] * 4, pure=False))
 
 
 def blocked(o: Simulated) -> None:
@@ -356,7 +324,7 @@ def inner(o: Simulated) -> None:
 def stolen(o: Simulated) -> None:
     """Three are sent to w0; the third one is stolen 0.2 s after another worker has joined."""
     o.cluster.leave("w1")
-    tasks = many(o.client, [0.5] * 3, "stolen")
+    tasks = o.client.map(nap, [0.5] * 3, key=[f"stolen-{n}" for n in range(3)])
     time.sleep(0.2)
     o.cluster.add_worker("thief")
     time.sleep(0.2)
@@ -372,74 +340,85 @@ def stolen(o: Simulated) -> None:
     wait(tasks)
 
 
-#: By history, the parts in seconds, on two workers of two threads.
-HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
-    sixty: {"no_thread": 0.75, "uneven": 0.05, "compute": 0.05},
-    straggler: {"no_thread": 0.05, "compute": 1.0, "report": 0.002},
-    rounds: {"client": 1.0, "compute": 0.25},
-    completed: {"client": 0.3, "compute": 0.4},
-    chain: {"starting": 1.499, "compute": 0.998},
-    fan_in: {"no_thread": 0.325, "starting": 0.01, "compute": 1.0},
-    tree: {"no_thread": 0.65, "compute": 0.3},
-    pairs: {"no_thread": 0.3, "compute": 0.2},
-    actor: {"client": 0.5},
-    pinned: {"uneven": 0.9, "compute": 0.1},
-    retried: {"repeated": 0.5, "compute": 0.5},
-    retried_behind_others: {"uneven": 0.3, "repeated": 0.2, "compute": 0.2},
-    rescheduled: {"repeated": 0.5, "compute": 0.5},
-    seceded: {"inner": 0.5},
-    slow_client: {"client": 1.0, "compute": 0.1},
-    cancelled: {"compute": 0.99},
-    nested: {"client": 0.2, "compute": 0.7},
-    waits_for_another: {"compute": 1.0},
-    waits_in_vain: {"compute": 1.0, "client": 0.2},
-    waits_for_a_failure: {"compute": 0.8},
-    persisted: {"compute": 0.8},
-    shuffled: {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.002},
-    fetched: {"transfer": 0.5, "compute": 0.4},
-    overtaken: {"uneven": 1.005, "compute": 0.4},
-    spilled: {"transfer": 1.0, "compute": 0.6},
-    killed: {"repeated": 0.29, "compute": 0.5},
-    restarted: {"client": 0.2, "compute": 1.7},
-    adaptive: {"no_worker": 0.99, "repeated": 0.2, "compute": 0.2},
-    saturated: {"no_thread": 0.9, "compute": 0.1},
-    resource: {"uneven": 0.8, "compute": 0.2},
-    skewed: {"uneven": 0.75, "compute": 0.25},
-    late_worker: {"no_worker": 0.99, "compute": 0.2},
-    all_paused: {"no_worker": 1.0, "compute": 0.2},
-    paused_with_tasks: {"uneven": 1.39, "compute": 0.3},
-    importing: {"starting": 1.99, "compute": 0.5},
-    blocked: {"starting": 1.99, "compute": 0.2},
-    inner: {"client": 0.002, "inner": 0.81},
-    stolen: {"no_thread": 0.19, "uneven": 0.2, "compute": 0.5},
+#: The histories, and their parts in seconds, on two workers of two threads.
+HISTORIES: dict[str, tuple[History, dict[str, float]]] = {
+    "sixty": (mapped(nap, [0.05] * 64), {"no_thread": 0.75, "uneven": 0.05, "compute": 0.05}),
+    "straggler": (straggler, {"no_thread": 0.05, "compute": 1.0, "report": 0.002}),
+    "rounds": (rounds, {"client": 1.0, "compute": 0.25}),
+    "completed": (completed, {"client": 0.3, "compute": 0.4}),
+    "chain": (chain, {"starting": 1.499, "compute": 0.998}),
+    "fan_in": (fan_in, {"no_thread": 0.325, "starting": 0.01, "compute": 1.0}),
+    "tree": (tree, {"no_thread": 0.65, "compute": 0.3}),
+    "pairs": (pairs, {"no_thread": 0.3, "compute": 0.2}),
+    "actor": (actor, {"client": 0.5}),
+    "pinned": (mapped(nap, [0.1] * 20, workers=["w0"]), {"uneven": 0.9, "compute": 0.1}),
+    "retried": (
+        mapped(fails_once, [0.5], how=ValueError, retries=2),
+        {"repeated": 0.5, "compute": 0.5},
+    ),
+    "retried_behind_others": (
+        retried_behind_others,
+        {"uneven": 0.3, "repeated": 0.2, "compute": 0.2},
+    ),
+    "rescheduled": (mapped(fails_once, [0.5], how=Reschedule), {"repeated": 0.5, "compute": 0.5}),
+    "seceded": (mapped(apart, [0.5] * 8), {"inner": 0.5}),
+    "slow_client": (slow_client, {"client": 1.0, "compute": 0.1}),
+    "cancelled": (cancelled, {"compute": 0.99}),
+    "nested": (nested, {"client": 0.2, "compute": 0.7}),
+    "waits_for_another": (waits_for_another, {"compute": 1.0}),
+    "waits_in_vain": (waits_in_vain, {"compute": 1.0, "client": 0.2}),
+    "waits_for_a_failure": (waits_for_a_failure, {"compute": 0.8}),
+    "persisted": (persisted, {"compute": 0.8}),
+    "shuffled": (shuffled, {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.002}),
+    "fetched": (fetched, {"transfer": 0.5, "compute": 0.4}),
+    "overtaken": (overtaken, {"uneven": 1.005, "compute": 0.4}),
+    "spilled": (spilled, {"transfer": 1.0, "compute": 0.6}),
+    "killed": (killed, {"repeated": 0.29, "compute": 0.5}),
+    "restarted": (restarted, {"client": 0.2, "compute": 1.7}),
+    "adaptive": (adaptive, {"no_worker": 0.99, "repeated": 0.2, "compute": 0.2}),
+    # Without a limit on the tasks that workers get; all threads are taken to the end.
+    "saturated": (mapped(nap, [0.1] * 40), {"no_thread": 0.9, "compute": 0.1}),
+    "resource": (resource, {"uneven": 0.8, "compute": 0.2}),
+    # All are sent to one worker, and nobody steals.
+    "skewed": (
+        mapped(nap, [0.25] * 8, workers=["w0"], allow_other_workers=True),
+        {"uneven": 0.75, "compute": 0.25},
+    ),
+    "late_worker": (late_worker, {"no_worker": 0.99, "compute": 0.2}),
+    "all_paused": (all_paused, {"no_worker": 1.0, "compute": 0.2}),
+    "paused_with_tasks": (paused_with_tasks, {"uneven": 1.39, "compute": 0.3}),
+    "importing": (importing, {"starting": 1.99, "compute": 0.5}),
+    "blocked": (blocked, {"starting": 1.99, "compute": 0.2}),
+    "inner": (inner, {"client": 0.002, "inner": 0.81}),
+    "stolen": (stolen, {"no_thread": 0.19, "uneven": 0.2, "compute": 0.5}),
 }
 #: By history, the configuration of its cluster.
-CONFIGS: dict[Callable[[Simulated], None], dict[str, Any]] = {
-    saturated: {"distributed.scheduler.worker-saturation": float("inf")},
-    skewed: {"distributed.scheduler.work-stealing": False},
-    stolen: {
+CONFIGS: dict[str, dict[str, Any]] = {
+    "saturated": {"distributed.scheduler.worker-saturation": float("inf")},
+    "skewed": {"distributed.scheduler.work-stealing": False},
+    "stolen": {
         "distributed.scheduler.worker-saturation": float("inf"),
         "distributed.scheduler.work-stealing-interval": "1 hour",
     },
 }
 #: On releases before these, which send tasks to workers in another order.
-OLDER: dict[Callable[[Simulated], None], tuple[str, dict[str, float]]] = {
-    tree: ("2026", {"no_thread": 0.65, "compute": 0.3}),
-    shuffled: (
+OLDER: dict[str, tuple[str, dict[str, float]]] = {
+    "tree": ("2026", {"no_thread": 0.65, "compute": 0.3}),
+    "shuffled": (
         "2025.4",
         {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.004},
     ),
 }
 #: Spans below those.
-BELOW: dict[Callable[[Simulated], None], dict[str, dict[str, float]]] = {
-    nested: {"load": {"compute": 0.3}, "fit": {"compute": 0.4}},
-    waits_for_another: {"another": {"compute": 0.8}, "mine": {"compute": 0.2, "other_span": 0.8}},
-    waits_in_vain: {
+BELOW: dict[str, dict[str, dict[str, float]]] = {
+    "nested": {"load": {"compute": 0.3}, "fit": {"compute": 0.4}},
+    "waits_for_another": {"another": {"compute": 0.8}, "mine": {"compute": 0.2, "other_span": 0.8}},
+    "waits_in_vain": {
         "other": {"compute": 1.0},
         "vain": {"compute": 0.1, "other_span": 0.9, "client": 0.2},
     },
-    waits_for_a_failure: {"bad": {"compute": 0.8}, "blamed": {"other_span": 0.8}},
-    persisted: {"made": {"compute": 0.5}, "used": {"compute": 0.3}},
+    "waits_for_a_failure": {"bad": {"compute": 0.8}, "blamed": {"other_span": 0.8}},
+    "persisted": {"made": {"compute": 0.5}, "used": {"compute": 0.3}},
 }
 
 
@@ -450,62 +429,41 @@ def parts_of(finished: FinishedSpan) -> dict[str, float]:
     return {part: seconds for part, seconds in found.items() if seconds > STEP}
 
 
-def histories() -> Iterator[Any]:
-    """Yield the histories, with the options of their clusters."""
-    for make in HISTORIES:
-        options: dict[str, Any] = {"limits": QUICK, "config": CONFIGS.get(make)}
-        if make is spilled:
-            # A heartbeat that follows a read from the disk at once does not list it: that second
-            # is booked as idle, and as excess when it is metered.
-            options["within"] = 1.0 + STEP
-        yield pytest.param(make, marks=pytest.mark.options(**options), id=make.__name__)
+def options_of(name: str) -> pytest.MarkDecorator:
+    """Return the options of a history's cluster."""
+    # A heartbeat that follows a read from the disk at once does not list it: that second is booked
+    # as idle, and as excess when it is metered.
+    within = 1.0 + STEP if name == "spilled" else 0.02
+    return pytest.mark.options(limits=QUICK, config=CONFIGS.get(name), within=within)
 
 
 @pytest.mark.filterwarnings("ignore:Dask annotations")
-@pytest.mark.parametrize("make", list(histories()))
-def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated], None]) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=options_of(name)) for name in HISTORIES])
+def test_a_history_with_a_known_answer(o: Simulated, name: str) -> None:
     RUNS.clear()
-    with span(make.__name__):
-        make(o)
+    history, parts = HISTORIES[name]
+    with span(name):
+        history(o)
     o.quiet()
-    found = {one.identity.tags[-1]: parts_of(one) for one in o.exported}
-    answers = {make.__name__: HISTORIES[make], **BELOW.get(make, {})}
-    until, older = OLDER.get(make, ("0", {}))
+    until, older = OLDER.get(name, ("0", {}))
+    answers = {name: parts, **BELOW.get(name, {})}
     if Version(distributed.__version__) < Version(until):
-        answers[make.__name__] = older
+        answers[name] = older
+    found = {one.identity.tags[-1]: parts_of(one) for one in o.exported}
     assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
-    assert not o.adapter.task_events.ready
-
-
-@pytest.mark.options(limits=QUICK)
-def test_a_path_says_how_much_the_client_and_seceded_tasks_had_to_do_with_it(o: Simulated) -> None:
-    for make in (rounds, seceded, tree):
-        with span(make.__name__):
-            make(o)
-    o.quiet()
-    found = {one.identity.tags[-1]: one for one in o.exported}
-    # The first round was led to by nothing.
-    submitted = {name: one.path and one.path.submitted for name, one in found.items()}
-    assert submitted == {"rounds": 4, "seceded": 0, "tree": 0}
-    beside = {name: one.seceded for name, one in found.items()}
-    assert beside == {"rounds": 0.0, "seceded": pytest.approx(8 * 0.5), "tree": 0.0}
+    # In each round but the first one, the client alone led to the task.
+    assert name != "rounds" or o.named(name).path.submitted == 4
+    seceded = {"seceded": 8 * 0.5, "inner": 0.81}.get(name, 0.0)
+    assert o.named(name).seceded == pytest.approx(seceded, abs=STEP)
 
 
 @pytest.mark.options(limits=QUICK)
 def test_a_folded_chain_among_other_tasks_has_the_waits_of_all_its_links(o: Simulated) -> None:
     """The fixture compares them with the walk, which folds nothing."""
-    others = many(o.client, [0.03] * 400, "others")
+    others = o.client.map(nap, [0.03] * 300, pure=False)
     with span("chain"):
-        task = dask.delayed(nap)(0.01, dask_key_name="link-0")
-        for number in range(1, 150):
-            task = dask.delayed(nap)(0.01, task, dask_key_name=f"link-{number}")
-        kept = o.client.compute(task, optimize_graph=False)
-        wait(kept)
+        chain(o, 100, 0.01)
     wait(others)
     o.quiet()
-    path = next(one.path for one in o.exported if one.identity.tags[-1] == "chain")
-    assert path is not None
-    assert path.tasks == 150
-    parts = dict(zip(PATH_PARTS, path.parts, strict=True))
-    assert parts["compute"] == pytest.approx(1.5)
-    assert parts["no_thread"] > 1.0
+    assert o.named("chain").path.tasks == 100
+    assert parts_of(o.named("chain"))["no_thread"] > 1.0
