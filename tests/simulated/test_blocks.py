@@ -110,15 +110,6 @@ def test_nothing_waits_for_a_scheduler_that_does_not_answer(o: Simulated) -> Non
     assert time.monotonic() == before
 
 
-def test_without_a_client_it_is_distributeds_span() -> None:
-    with dask_otel.span("a", "b") as span_id:
-        annotation = dask.get_annotations()["span"]
-        assert annotation["name"] == ("a", "b")
-        assert annotation["ids"][-1] == span_id
-    with pytest.raises(ValueError, match="at least one span tag"), dask_otel.span():
-        pass
-
-
 def test_a_graph_that_takes_longer_than_the_linger_to_come_in(
     o: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,19 +142,6 @@ def test_two_users_share_idle_seconds(o: Simulated) -> None:
     assert idle == pytest.approx({"a": 2 * 1.0 / 2, "b": 2 * 1.0 / 2 + 3 * 2.0}, abs=0.05)
 
 
-def test_threads_of_blocked_workers_are_idle_for_the_span_that_waits_for_them(o: Simulated) -> None:
-    """What passed is known when they go on; spans share it by their time since the last cut."""
-    with span("before"):
-        wait(o.client.map(nap, [0.7] * 4, key="before", pure=False))
-    with span("after"):
-        for name in ("w0", "w1"):
-            o.cluster.machines[name].block(3.0)
-        wait(o.client.map(nap, [0.1] * 4, key="after", pure=False))
-    o.quiet()
-    idle = {name: o.named(name).idle for name in ("before", "after")}
-    assert idle == pytest.approx({"before": 0.0, "after": 12.0}, abs=2.5)
-
-
 @pytest.mark.options(workers=1, latency=0.02, within=0.02)
 def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
     """The worker runs it all the same, after a heartbeat that does not list it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pickle import dumps
 from typing import Any
 
@@ -13,7 +12,6 @@ from distributed import wait
 from dask_otel import span
 from dask_otel.core.records import FinishedTask
 from dask_otel.core.traces.translate import translate
-from tests.limits import make_task_limits
 from tests.simulated.observed import QUICK, Simulated
 
 RUNS: dict[str, int] = {}
@@ -54,17 +52,6 @@ def test_a_run_that_is_exported_for_the_path_says_all_that_others_say(o: Simulat
     assert queued == pytest.approx({"nap-1": 1.0, "nap-2": 4.0}, abs=0.02)
     sizes = [one.attributes.get("dask.task.output.size") for one in translate(o.exported[0])]
     assert sizes.count(1000) == 2
-
-
-@pytest.mark.options(limits=replace(QUICK, tasks=make_task_limits(slowest=5)))
-@pytest.mark.parametrize(("times", "attempt"), [(1, 2), (9, 3)])
-def test_a_run_that_is_repeated_has_its_number(o: Simulated, times: int, attempt: int) -> None:
-    RUNS.clear()
-    with span("again"):
-        wait(o.client.submit(fails, 0.5, times, retries=2, key="fails"))
-    run = found(o)["fails"].run
-    assert (run.attempt, run.seconds) == (attempt, pytest.approx(0.5))
-    assert (run.failure is None) == (times == 1)
 
 
 @pytest.mark.options(limits=QUICK)

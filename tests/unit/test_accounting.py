@@ -435,45 +435,6 @@ def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
     assert len([*accounting.oldest(30)]) == 7
 
 
-def test_weeks_of_running_cost_no_precision() -> None:
-    accounting, totals, now = Accounting(0.0, float, float), Totals(), 0.0
-    accounting.worker_added("w", 1000, now)
-    accounting.span_active("a", "a", now)
-    for i in range(2000):
-        now = i * 1000.3
-        tell(accounting, "task_assigned", "w", i, "a", now)
-        tell(accounting, "task_done", "w", i, 0.25, now + 0.25)
-        accounting.heartbeat("w", {}, {"a": 0.25}, now + 0.5)
-        totals.add(exported(accounting, now + 1.0))
-    totals.check()
-    assert totals.excess == pytest.approx(0.0, abs=1e-4)
-    assert totals.idle == pytest.approx((now + 1.0) * 1000 - 2000 * 0.25, rel=1e-9)
-
-
-def test_memory_is_bounded_by_what_is_open() -> None:
-    accounting = Accounting(0.0, float, float)
-    accounting.worker_added("w", 2, 0.0)
-    for i in range(1000):
-        span, now = f"span-{i}", float(i)
-        accounting.span_active("root", span, now)
-        tell(accounting, "task_assigned", "w", i, span, now)
-        accounting.task_seceded("w", i, 0.1, now + 0.1)
-        if i % 2:
-            tell(accounting, "task_done", "w", i, 0.5, now + 0.5)
-        else:
-            accounting.task_released("w", i, now + 0.5)
-        accounting.span_inactive(span, now + 0.5)
-        accounting.heartbeat("w", {}, {span: 0.5}, now + 0.9)
-        exported(accounting, now + 0.9)
-    account = accounting.workers["w"]
-    tasks = account.tasks
-    held = [getattr(tasks, name) for name in type(tasks).__slots__]
-    assert not any(value for value in held if isinstance(value, dict | list))
-    assert not account.recent_spans
-    assert not accounting._spans
-    assert not accounting._sharing._trees
-
-
 # ------------------------------------------------------------------------------- noise
 
 workers = st.sampled_from("uvw")

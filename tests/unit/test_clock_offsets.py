@@ -1,4 +1,4 @@
-"""Workers' clocks against noise; the true ones are in ``tests/simulated/test_clocks.py``."""
+"""Workers' clocks against noise; true ones are in `test_late_heartbeats.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel.core.life.clock_offsets import SAMPLES, ClockOffsets, WorkerOffset, shifted
 
 EPOCH = 1_763_746_621.0
@@ -104,3 +105,18 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
         clocks.worker_removed("w")
     assert found == [None, 100.5, pytest.approx(100.0, abs=0.006)]
     assert (clocks.offset("w"), clocks.bounds("w")) == (None, (None, None))
+
+
+@pytest.mark.parametrize(
+    ("message", "made"),
+    [
+        ("task-finished-1763746621.25", 1763746621.25),
+        ("task-erred-1763746621.25", 1763746621.25),
+        # It repeats what a worker said, to the scheduler's question.
+        ("compute-task-1763746621.25", None),
+        ("task-finished-soon", None),
+        ("", None),
+    ],
+)
+def test_only_the_end_of_a_run_tells_a_time(message: str, made: float | None) -> None:
+    assert stimulus_time(message) == made
