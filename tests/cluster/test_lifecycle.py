@@ -1,4 +1,4 @@
-"""What only real processes, sockets and disks show of spans: kills, the nanny, spilling, pickles.
+"""What only real processes, sockets and disks show of spans: kills, the nanny, spilling.
 
 Figures are exact in simulated time (`tests/simulated`). Here they are held against what the tasks
 themselves noted: a busy machine makes them longer, never shorter.
@@ -58,13 +58,6 @@ class Large(Slow):
         return 100_000_000
 
 
-class Unreadable:
-    """Can be pickled, but not loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, ("this is no number",)
-
-
 def noted(folder: str, number: int) -> None:
     """Run for a second at least, and until a worker was killed; note for how long."""
     began = time.time()
@@ -80,18 +73,13 @@ def spilled(b: Bridged, folder: Path) -> None:
     large = []
     for number in range(2):
         # The second one moves the first to the disk.
-        large.append(b.client.submit(Large, 1.0, key=f"large-{number}", workers=[here]))
+        large.append(b.client.submit(Large, 0.5, key=f"large-{number}", workers=[here]))
         wait(large)
     wait(b.client.submit(nap, 0.5, large[0], key="read", workers=[here]))
 
 
-def unreadable(b: Bridged, folder: Path) -> None:
-    with pytest.raises(Exception, match="deserializ"):
-        b.client.submit(str, Unreadable()).result()
-
-
 def killed(b: Bridged, folder: Path) -> None:
-    futures = b.client.map(noted, [str(folder)] * 12, range(12), key="noted")
+    futures = b.client.map(noted, [str(folder)] * 8, range(8), key="noted")
     victim, *_ = b.client.run(os.getpid).values()
     ready = b.bridge.adapter.task_events.ready
     eventually(
@@ -104,8 +92,7 @@ def killed(b: Bridged, folder: Path) -> None:
 
 #: By history, the least seconds of some parts of its path.
 HISTORIES = {
-    spilled: {"transfer": 1.0, "compute": 0.5},
-    unreadable: {},
+    spilled: {"transfer": 0.5, "compute": 0.5},
     killed: {"compute": 1.0},
 }
 
@@ -124,12 +111,8 @@ def test_no_second_is_missing_or_made_up(start: Start, tmp_path: Path) -> None:
         eventually(lambda: len(b.scheduler.workers) == 2, what="a new worker")
         received = b.exported()
         eventually(lambda: received.last("dask.cluster.inflight.time")[()] == 0, what="all is in")
-        assert received.last(semconv.OTEL_DROPPED.name)[
-            ("dask.otel.reason", "graph_failed"), ("dask.otel.signal", "traces")
-        ] == 1  # fmt: skip
         for make, least in HISTORIES.items():
-            if least:
-                check_path(received.named(make.__name__), least)
+            check_path(received.named(make.__name__), least)
         times = received.last("dask.cluster.time")
         # No idle second is one that a task has used.
         ran = sum(float(path.read_text()) for path in tmp_path.glob("*-*"))

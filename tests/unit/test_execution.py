@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -23,24 +23,15 @@ from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
 from tests.cluster.tasks import current
 
 
-class Executor:
-    """Runs a call in another thread, with none of the caller's context variables."""
-
-    def submit(self, call: Callable[..., Any], *args: Any) -> Any:
-        with ThreadPoolExecutor(1) as threads:
-            return threads.submit(call, *args).result()
-
-
 class Worker:
     """The part of a worker that is hooked into."""
 
     def __init__(self) -> None:
         annotations = {"dask_otel.span": format_traceparent(Traceparent(7, 8, 1))}
         task = SimpleNamespace(key="key", annotations=annotations, span_id="id")
-        alone = SimpleNamespace(key="alone", annotations={}, span_id=None)
-        self.state = SimpleNamespace(tasks={"key": task, "alone": alone})
-        self.handlers: dict[str, Any] = {"actor_execute": self.actor_execute}
-        self.executors = {"actor": Executor()}
+        self.state = SimpleNamespace(tasks={"key": task})
+        self.handlers: dict[str, Any] = {"actor_execute": self.execute}
+        self.executors = {"actor": ThreadPoolExecutor(1)}
         self.plugins: dict[str, Any] = {}
         self.fails: BaseException | None = None
 
@@ -51,20 +42,10 @@ class Worker:
             raise self.fails
         return current()
 
-    async def actor_execute(self, actor: str, function: str) -> Any:
-        assert function == "f"
-        return self.executors["actor"].submit(current)
-
 
 def hook(worker: Any) -> Wrappers:
     context = TaskContext()
     return within_contexts(worker, context.enter, context.leave, context.carried)
-
-
-def hooked() -> Any:
-    worker: Any = Worker()
-    hook(worker)
-    return worker
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -81,17 +62,10 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(checked())
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()])
-def test_it_is_taken_back_after_an_error_which_passes(error: BaseException):
-    worker = hooked()
-    worker.fails = error
-    with pytest.raises(type(error)):
-        run(worker.execute("key", stimulus_id="s"))
-
-
 def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixture):
     """As at the end of a process, with tasks under way: the context is another one by then."""
-    worker = hooked()
+    worker: Any = Worker()
+    hook(worker)
     coroutine = worker.execute("key", stimulus_id="s")
 
     async def begin() -> None:
@@ -104,7 +78,7 @@ def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
-def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
+def test_it_is_taken_back_after_a_run_and_an_error_and_taken_off_all_is_as_it_was():
     worker: Any = Worker()
 
     async def theirs(key: str, **kwargs: Any) -> Any:
@@ -120,6 +94,12 @@ def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
         assert run(worker.execute("key", stimulus_id="s")) == result
         wrappers.remove()
         assert state() == before
+    vars(worker).pop("execute")
+    hook(worker)
+    for error in (ValueError("x"), asyncio.CancelledError()):
+        worker.fails = error
+        with pytest.raises(type(error)):
+            run(worker.execute("key", stimulus_id="s"))
 
 
 def test_plugins_are_one_hook_and_the_schedulers_own_says_which_tasks_have_spans():

@@ -22,7 +22,7 @@ import grpc
 import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from urllib3 import HTTPResponse
@@ -376,6 +376,8 @@ def test_a_damaged_spool_is_used_or_refused(
         _used(path, set())
 
 
+# Each makes a file.
+@settings(max_examples=10)
 @given(st.sampled_from(COLUMNS), anything.filter(lambda v: not isinstance(v, list | dict)) | texts)
 def test_beside_a_damaged_row_of_a_spool_the_others_are_sent(
     where: tuple[str, str], value: Any

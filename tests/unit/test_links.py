@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import dask_otel
 from dask_otel import SpanHandle, SpanMetrics, TraceContext
+from dask_otel._wire import Refusal
 from dask_otel.client.roots import Roots
 from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
@@ -176,8 +177,34 @@ def test_metrics_show_themselves_shortly() -> None:
         assert shown.url == JAEGER.format(**IDS)
         assert shown._repr_html_().startswith(f'<a href="{JAEGER.format(**IDS)}" ')
         assert TraceContext(**IDS).url == shown.url
-    nothing = metrics(result=None, counts=None, idle_time=None)
+    nothing = metrics(result=None, counts=None, idle_time=None, start=None)
     assert repr(nothing) == (
         f"<SpanMetrics etl/<load>: outcome unknown, 12.3 s, trace {IDS['trace_id']}>"
     )
-    assert nothing.url is None
+    assert (nothing.url, nothing.queue_time) == (None, None)
+
+
+def test_a_frame_takes_keys_of_any_shape() -> None:
+    pytest.importorskip("pandas")
+    keys = {
+        ("execute", "inc", "thread-cpu", "seconds"): ("execute", "inc", "thread-cpu", "seconds"),
+        ("execute", "inc", "outer", "inner", "s"): ("execute", "inc", ("outer", "inner"), "s"),
+        ("new", "activity", "count"): ("new", None, "activity", "count"),
+        ("new", "count"): ("new", None, None, "count"),
+        ("new",): ("new", None, None, None),
+    }
+    own, tree = {("new",): 2}, dict.fromkeys(keys, 3)
+    frame = metrics(own=own, tree=tree, start=None).to_frame()
+    labels = frame[["context", "prefix", "activity", "unit"]].astype(object)
+    found = [*labels.where(labels.notna(), None).itertuples(index=False, name=None)]
+    assert (found, list(frame["tree"])) == (list(keys.values()), [3] * 5)
+    assert list(frame["own"].isna()) == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("unknown", LookupError), ("timeout", TimeoutError), ("no bridge", RuntimeError)],
+)
+def test_refusals_are_raised_as_what_they_are(kind: str, error: type[Exception]) -> None:
+    raised = Refusal(kind, "because").error()
+    assert (type(raised), str(raised)) == (error, "because")
