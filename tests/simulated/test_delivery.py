@@ -46,7 +46,7 @@ def test_one_that_stands_still_holds_up_nobody_and_keeps_nothing(b: Bridged) -> 
     assert NAME not in b.scheduler.worker_plugins
 
 
-@pytest.mark.parametrize("milliseconds", [0, 10, 30, 50, 90])
+@pytest.mark.parametrize("milliseconds", [0, 30, 90])
 @pytest.mark.options(**OPTIONS, latency=0.02)
 def test_a_bridge_that_goes_as_it_comes_takes_its_own_plugin_alone(
     b: Bridged, milliseconds: int

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import cycle
 from typing import Any
 
 import dask
 import pytest
-from distributed import Reschedule, get_worker, rejoin, secede, wait
-from lab.programs import Counter
+from distributed import rejoin, secede, wait
 
 from dask_otel import span
 from dask_otel.lab.executor import LabThreadPoolExecutor
@@ -32,27 +30,6 @@ EXACT = {"within": STEPS}
 async def coroutine(seconds: float) -> None:
     """It holds a thread's place, and runs without it."""
     await asyncio.sleep(seconds)
-
-
-def gives_up_once(seconds: float) -> None:
-    time.sleep(seconds)
-    if is_first():
-        raise Reschedule
-
-
-def fails_once(seconds: float) -> None:
-    time.sleep(seconds)
-    if is_first():
-        raise ValueError("as asked")
-
-
-def is_first() -> bool:
-    """Whether the present task runs for the first time on its worker."""
-    worker = get_worker()
-    begun, key = vars(worker).setdefault("begun", set()), worker.get_current_task()
-    known = key in begun
-    begun.add(key)
-    return not known
 
 
 def seceding(seconds: float) -> None:
@@ -89,24 +66,6 @@ def test_what_random_programs_do_not_do(o: Simulated, task: Callable[..., Any]) 
     time.sleep(3)
 
 
-@pytest.mark.options(workers=1, **EXACT)
-def test_actor_calls_hold_no_thread(o: Simulated) -> None:
-    """They run in a pool of their own and are metered nowhere."""
-    with span("making"):
-        actor = o.client.submit(Counter, actor=True).result()
-    with span("actor"):
-        call = actor.work(2.0)
-        o.client.submit(nap, 2.0).result()
-        call.result()
-    before = o.sums()
-    actor.work(1.0).result()
-    after = o.sums()
-    assert before["idle"] == pytest.approx(2.0, abs=STEPS)
-    # Nothing is computed meanwhile, and nothing could be.
-    assert after["idle"] == before["idle"]
-    assert after["unused"] - before["unused"] == pytest.approx(2.0, abs=STEPS)
-
-
 @pytest.mark.options(workers=0, **EXACT)
 def test_pool_that_is_not_as_large_as_the_worker(o: Simulated) -> None:
     """What waits in a smaller pool holds its place on the worker: Dask meters it as busy.
@@ -140,39 +99,3 @@ def test_two_users_share_idle_seconds(o: Simulated) -> None:
     o.quiet()
     idle = {name: o.named(name).idle for name in "ab"}
     assert idle == pytest.approx({"a": 2 * 1.0 / 2, "b": 2 * 1.0 / 2 + 3 * 2.0}, abs=0.05)
-
-
-@pytest.mark.options(workers=1, latency=0.02, within=0.02)
-def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
-    """The worker runs it all the same, after a heartbeat that does not list it."""
-    with span("released"):
-        # At each 12 ms between two heartbeats.
-        for number in range(42):
-            future = o.client.submit(nap, 0.4, key=f"released-{number}")
-            time.sleep(0.012)
-            future.cancel()
-            time.sleep(0.5)
-    time.sleep(3)
-
-
-@pytest.mark.options(workers=1, latency=0.002, within=0.02)
-@pytest.mark.parametrize(("task", "blocked"), [(gives_up_once, 0.0), (fails_once, 0.1)])
-def test_tasks_that_begin_again_on_a_full_worker(
-    o: Simulated, task: Callable[..., None], blocked: float
-) -> None:
-    """With a heartbeat at each 10 ms around the second begin; a block delays that.
-
-    Heartbeats take longer than other messages, so that one can list a run whose end is known.
-    """
-    o.cluster.heartbeats["w0"] = cycle([0.0, 0.005, 0.005]).__next__
-    machine = o.cluster.machines["w0"]
-    for number in range(20):
-        time.sleep((0.1 + number / 100 - o.cluster.loop.now) % 0.5)
-        futures = o.client.map(task, [0.8] * 2, pure=False, retries=1)
-        futures += o.client.map(nap, [0.3] * 2, pure=False)
-        time.sleep(0.75)
-        machine.block(blocked)
-        wait(futures)
-        del futures
-    time.sleep(3)
-    assert o.sums()["excess"] == pytest.approx(0.0, abs=0.01)

@@ -229,12 +229,14 @@ def test_an_actor_whose_worker_leaves(o: Simulated) -> None:
 
 
 @pytest.mark.options(threads=1)
-def test_cancelled_futures_that_run_on_in_their_threads(o: Simulated) -> None:
+@pytest.mark.parametrize("seconds", [1.5, 0.1])
+def test_cancelled_futures_that_run_on_in_their_threads(o: Simulated, seconds: float) -> None:
+    """Heartbeats have listed their runs, or the next one does."""
     with span("cancelled"):
         futures = o.client.map(nap, [4.0] * 6, pure=False)
-        time.sleep(1.5)
+        time.sleep(seconds)
         o.client.cancel(futures)
-    o.assert_tree("cancelled cancellation 1.490 tasks=6 cancelled=6")
+    o.assert_tree(f"cancelled cancellation {seconds - 0.01:.3f} tasks=6 cancelled=6")
     # They ran to their ends all the same, and the span was held until their seconds came.
     cancelled = o.named("cancelled")
     assert cancelled.activities["cancelled"] == pytest.approx(8.0, abs=CLOSE)

@@ -21,7 +21,7 @@ from tests.receiver import Span
 from tests.simulated.bridged import Bridged, generation
 from tests.simulated.tasks import boom, nap
 
-pytestmark = pytest.mark.options(threads=1, unreconciled="work is done between two bridges")
+pytestmark = pytest.mark.options(workers=4, threads=1, unreconciled="work is done between bridges")
 
 UNSET, ERROR = 0, 2
 ACTIVE, EXECUTE = "dask.span.active", "dask.span.execute.time"
@@ -40,43 +40,61 @@ def generations(b: Bridged, name: str) -> list[tuple[Any, ...]]:
     return [(result, complete, s.status, error) for s, result, complete, error in found]
 
 
-def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(b: Bridged) -> None:
+def test_a_job_goes_on_as_its_next_generation_and_nothing_is_booked_twice(b: Bridged) -> None:
+    """A healthy one is not red; what has failed by then has, although the rest is not known."""
     received = b.received
     with span("outer"), span("job") as job_id:
-        futures = [b.client.submit(nap, seconds) for seconds in (2.0, 9.0, 8.0)]
-    time.sleep(1.0)
+        futures = [b.client.submit(nap, seconds) for seconds in (0.4, 1.5, 8.0)]
+    with span("bad") as bad_id:
+        kept = [b.client.submit(boom), b.client.submit(nap, 5.0, key="other-nap")]
+    time.sleep(1.25)
     assert dask_otel.unregister(b.client) == "stopped"
+    off, count = time.time_ns(), len(received.points)
     for name in ("outer", "job"):
         assert generations(b, name) == [("unknown", False, UNSET, None)]
-    # How long it takes is not known, nor whether anything is queued.
+    assert generations(b, "bad") == [("failure", False, ERROR, "ValueError")]
+    # How long they take is not known, nor whether anything is queued.
     assert not [p for p in received.points if p.metric == "dask.span.duration"]
-    futures[0].result()
+    assert newest(received.points, EXECUTE) == [pytest.approx(0.4)]
+    assert newest(received.points, ACTIVE) == [0] * 2
+    futures[1].result()
+    # Its worker has reported it.
+    time.sleep(1.0)
     assert dask_otel.register(b.client) == "started"
-    assert b.client.gather(futures) == [2.0, 9.0, 8.0]
+    assert b.client.gather([*futures, kept[1]]) == [0.4, 1.5, 8.0, 5.0]
     b.exported()
     first, second = of(b, "job")
-    assert generations(b, "job")[1] == ("success", True, UNSET, None)
+    for name in ("job", "bad"):
+        assert generations(b, name)[1:] == [("success", True, UNSET, None)]
     assert (second.trace_id, second.parent_id) == (first.trace_id, first.parent_id)
     assert second.start_ns >= first.end_ns
     # One ended while nobody looked.
-    assert second.attributes["dask.task.count"] == 2
+    assert second.attributes["dask.task.count"] == 1
     metrics = dask_otel.span_metrics(b.client, job_id)
     counts = metrics.counts or {}
     assert (metrics.result, counts["tasks"], counts["memory"]) == (None, 2, 2)
-
-
-def test_a_failure_is_one_although_the_rest_is_not_known(b: Bridged) -> None:
-    with span("bad") as bad_id:
-        kept = [b.client.submit(boom), b.client.submit(nap, 5.0)]
-    time.sleep(1.0)
-    assert dask_otel.unregister(b.client) == "stopped"
-    assert generations(b, "bad") == [("failure", False, ERROR, "ValueError")]
-    assert dask_otel.register(b.client) == "started"
-    assert kept[1].result() == 5.0
-    b.exported()
-    assert generations(b, "bad")[1:] == [("success", True, UNSET, None)]
     # Asked for the whole, it has failed.
     assert dask_otel.span_metrics(b.client, bad_id).result == "failure"
+    assert dask_otel.unregister(b.client) == "stopped"
+    points = received.points[count:]
+    # Seconds are not exported twice; those of the runs that went on are exported now.
+    assert sorted(newest(points, EXECUTE)) == [pytest.approx(5.0), pytest.approx(8.0)]
+    assert newest(points, ACTIVE) == [0] * 2
+    for point in points:
+        if point.kind in ("sum", "histogram") and point.start_ns:
+            assert off <= point.start_ns <= point.time_ns, point
+    # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
+    for series in {p.series for p in points if p.monotonic}:
+        one, *_ = [p for p in points if p.series == series]
+        assert one.value == 0 or one.start_ns >= off, series
+        assert one.time_ns >= off
+    assert {p.resource["service.instance.id"] for p in received.points} == {b.scheduler.id}
+
+
+def newest(points: list[Any], metric: str) -> list[float]:
+    """Return the last values of a metric that are not of an activity without seconds."""
+    found = {p.series: p.value for p in points if p.metric == metric}
+    return [value for value in found.values() if value > 1e-6 or metric == ACTIVE]
 
 
 @pytest.mark.options(workers=0, unreconciled="it is looked at before the end of the cluster")
@@ -144,41 +162,6 @@ def test_a_bridge_that_is_gone_is_not_kept_alive(b: Bridged) -> None:
         assert dask_otel.unregister(b.client) == "stopped"
     gc.collect()
     assert [bridge() for bridge in bridges] == [None] * 3
-
-
-def test_totals_begin_anew_and_nothing_is_booked_twice(b: Bridged) -> None:
-    received = b.received
-    with span("job"):
-        kept = [b.client.submit(nap, 0.4), b.client.submit(nap, 8.0)]
-    time.sleep(1.25)
-    assert dask_otel.unregister(b.client) == "stopped"
-    off, count = time.time_ns(), len(received.points)
-    assert newest(received.points, EXECUTE) == [pytest.approx(0.4)]
-    assert newest(received.points, ACTIVE) == [0]
-    time.sleep(1.0)
-    assert dask_otel.register(b.client) == "started"
-    assert kept[1].result() == 8.0
-    b.exported()
-    assert dask_otel.unregister(b.client) == "stopped"
-    points = received.points[count:]
-    # Seconds are not exported twice; those of the run that went on are exported now.
-    assert newest(points, EXECUTE) == [pytest.approx(8.0)]
-    assert newest(points, ACTIVE) == [0]
-    for point in points:
-        if point.kind in ("sum", "histogram") and point.start_ns:
-            assert off <= point.start_ns <= point.time_ns, point
-    # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
-    for series in {p.series for p in points if p.monotonic}:
-        values = [p for p in points if p.series == series]
-        assert values[0].value == 0 or values[0].start_ns >= off, series
-        assert values[0].time_ns >= off
-    assert {p.resource["service.instance.id"] for p in received.points} == {b.scheduler.id}
-
-
-def newest(points: list[Any], metric: str) -> list[float]:
-    """Return the last values of a metric that are not of an activity without seconds."""
-    found = {p.series: p.value for p in points if p.metric == metric}
-    return [value for value in found.values() if value > 1e-6 or metric == ACTIVE]
 
 
 @pytest.mark.options(begins=False)

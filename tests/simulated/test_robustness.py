@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 import pytest
@@ -13,6 +15,7 @@ from distributed import Client, Future, span, wait
 
 from dask_otel.lab.cluster import Cluster, simulate
 from tests.simulated.observed import LIMITS, Observer, Simulated
+from tests.simulated.tasks import fail, inc
 from tests.waiting import eventually
 
 #: What raises: everything that the hooks call, on the parts of Dask's side and in the core.
@@ -58,40 +61,26 @@ class Saboteur:
         setattr(owner, name, spoiled)
 
 
-def count_calls(owner: object) -> dict[str, int]:
+def count_calls(owner: object) -> Counter[str]:
     """Count the calls of methods, as they are now: Dask's own, or with what wraps them."""
-    counts = {"heartbeat": 0, "observe_tasks": 0}
+    counts: Counter[str] = Counter()
 
-    def watch(name: str) -> None:
-        original = getattr(owner, name)
+    def watched(name, original, *args, **kwargs):
+        counts[name] += 1
+        return original(*args, **kwargs)
 
-        def watched(*args, **kwargs):
-            counts[name] += 1
-            return original(*args, **kwargs)
-
-        setattr(owner, name, watched)
-
-    for name in counts:
-        watch(name)
+    for name in ("heartbeat", "observe_tasks"):
+        setattr(owner, name, partial(watched, name, getattr(owner, name)))
     return counts
-
-
-def inc(x, delay=0.01):
-    time.sleep(delay)
-    return x + 1
-
-
-def boom(x):
-    raise KeyError(x)
 
 
 def workload(client: Client) -> None:
     with span("root"):
         for name in ("a", "b", "c"):
             with span(name):
-                futures = client.map(inc, range(20), key=f"inc-{name}")
+                futures = client.map(inc, range(20), delay=0.01, key=f"inc-{name}")
                 total = client.submit(sum, futures, key=f"sum-{name}")
-                bad = client.map(boom, range(3), key=f"boom-{name}", retries=1)
+                bad = client.map(fail, [0.0] * 3, pure=False, key=f"boom-{name}", retries=1)
                 cancelled = client.map(inc, range(5), delay=0.3, key=f"slow-{name}")
             assert total.result() == 210
             wait(bad)
@@ -132,7 +121,7 @@ def alone(
 def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> None:
     # What an error has lost is not waited for.
     observer, saboteur = Observer(replace(LIMITS, settle_timeout=5.0)), Saboteur(seed)
-    counts: list[dict[str, int]] = []
+    counts: list[Counter[str]] = []
 
     def spoil(extension: object) -> None:
         for part, names in RAISES.items() if counts else ():

@@ -96,6 +96,12 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged
     assert answer.counts["memory"] == 1
     # It has settled: there is nothing to wait for.
     assert dask_otel.span_metrics(b.client, span_id, timeout=0) == answer
+    (said,) = dask_otel.why(b.client, span_id).reasons
+    assert said.what.startswith("No task is left to do: it has ended.")
+    for timeout in ("soon", "", -1, float("nan"), None):
+        # A LookupError, such as Dask's own, would mean that the span is unknown.
+        with pytest.raises(ValueError, match="a timeout is seconds, 0 or more"):
+            dask_otel.span_metrics(b.client, span_id, timeout=timeout)  # type: ignore[arg-type]
 
 
 def test_a_span_whose_work_is_all_in_another_one_is_said_to_be_possible(b: Bridged) -> None:
@@ -106,15 +112,6 @@ def test_a_span_whose_work_is_all_in_another_one_is_said_to_be_possible(b: Bridg
         b.client.submit(work, 1, key="work-2").result()
     with pytest.raises(LookupError, match="unless all of it joined task groups of other spans"):
         dask_otel.span_metrics(b.client, span_id)
-
-
-@pytest.mark.parametrize("timeout", ["soon", "", -1, float("nan"), None])
-def test_a_timeout_that_is_none_is_an_error_in_words(b: Bridged, timeout: Any) -> None:
-    with span("done") as span_id:
-        b.client.submit(work, 1).result()
-    # A LookupError, such as Dask's own, would mean that the span is unknown.
-    with pytest.raises(ValueError, match="a timeout is seconds, 0 or more"):
-        dask_otel.span_metrics(b.client, span_id, timeout=timeout)
 
 
 @pytest.mark.options(workers=1, otel={"spans": {"settle-timeout": "2s"}})
@@ -179,14 +176,6 @@ async def ask_asynchronously(address: str) -> SpanMetrics:
 def test_asynchronous_clients_get_an_awaitable(b: Bridged) -> None:
     metrics = b.cluster.do("application", ask_asynchronously, b.scheduler.address)
     assert metrics.name == ("awaited",)
-
-
-def test_a_span_with_all_metrics_waits_for_nothing(b: Bridged) -> None:
-    with span("done") as span_id:
-        b.client.submit(work, 1).result()
-    dask_otel.span_metrics(b.client, span_id)
-    (said,) = dask_otel.why(b.client, span_id).reasons
-    assert said.what.startswith("No task is left to do: it has ended.")
 
 
 def fails_at_first(tries: list[int]) -> None:

@@ -241,22 +241,6 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Simulate
     assert not o.adapter.task_events.ready
 
 
-@pytest.mark.options(limits=limits(slowest=0, ratio=1.0), workers=1, threads=1)
-def test_time_in_the_queue_is_what_tasks_waited_for(o: Simulated) -> None:
-    with span("work"):
-        futures = o.client.map(timed, range(8), [0.1] * 8)
-        saw = sorted(o.client.gather(futures))
-    o.quiet()
-    by_run = {task.run.number: task.run for task in o.named("work").tasks}
-    assert len(by_run) == len(saw) == 8
-    for order, one in enumerate(saw):
-        task = by_run[one[2]]
-        check(task, task.key, one)
-        # One runs and one waits on the worker, as its saturation of 1.1 says: the next one is
-        # sent when the last but one is over, which its worker says 2 ms later at most.
-        assert task.queued == pytest.approx(max(0, order - 1) * 0.1, abs=0.0021)
-
-
 def together(*parts: bytes) -> int:
     return len(parts)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from math import inf, nan
-from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -52,31 +51,6 @@ def line(of: GraphLog, redact: Any = None) -> dict[str, Any]:
     return found
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 30), unique=True))),
-    st.randoms(use_true_random=False),
-)
-def test_runs_come_in_the_order_in_which_they_were_sent(
-    graph: list[tuple[int, list[int]]], random: Random
-) -> None:
-    needs = {str(key): [*map(str, before)] for key, before in reversed(graph)}
-    order = [str(key) for key, _ in graph]
-    kept = [run(key, float(number)) for number, key in enumerate(order)]
-    random.shuffle(kept)
-    half = len(kept) // 2
-    found = line(log(kept[:half], submitted(0.0, **needs), f=kept[half:]))
-    keys = [*dict.fromkeys(order)]
-    runs = found["runs"]
-    assert [keys[number] for number in runs.get("task", ())] == order
-    outside = 0
-    for index, key in enumerate(order):
-        # Only tasks whose first run was sent before, or this one itself, are in the log for it.
-        there = {*order[: index + 1]}
-        assert {keys[number] for number in runs["before"][index]} == there & {*needs[key]}
-        outside += len({*needs[key]} - there)
-    assert found["outside"] == outside
-
-
 @given(SECONDS, SECONDS, SECONDS, st.one_of(st.none(), st.integers(), st.text()))
 def test_whatever_workers_report_is_json_and_no_lie(
     start: float, seconds: float, took: float, nbytes: Any
@@ -99,13 +73,6 @@ def test_transfers_that_overlap_count_once() -> None:
     parts = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
     runs = line(log([run("k", parts=parts)], submitted(0.0, k=[])))["runs"]
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
-
-
-def test_its_parts_are_short_in_a_debugger() -> None:
-    many = {f"k-{number}": [] for number in range(60)}
-    (part,) = log([run(key) for key in many], submitted(0.0, **many)).parts
-    assert repr(part) == "<GraphPart: 60 runs of 'fit'>"
-    assert repr(part.submissions[0]) == "<Submission of 60 tasks>"
 
 
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
