@@ -77,17 +77,6 @@ class Endless(Exception):
     """Tasks run for ever, whoever observes them."""
 
 
-class Errors(ErrorBoundary):
-    """Keeps the tracebacks."""
-
-    def __init__(self, errors: list[str]) -> None:
-        super().__init__()
-        self._errors = errors
-
-    def failed(self, kind: str) -> None:
-        self._errors.append(f"{kind}: {traceback.format_exc()}")
-
-
 class Observer(SchedulerPlugin):
     """Passes Dask's calls on to the adapter, as the real plugin does."""
 
@@ -110,7 +99,9 @@ class Observer(SchedulerPlugin):
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
-        self.adapter = adapter = make_adapter(scheduler, self.limits, Errors(self.errors))
+        boundary = ErrorBoundary()
+        boundary.failed = self._failed  # type: ignore[method-assign]
+        self.adapter = adapter = make_adapter(scheduler, self.limits, boundary)
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
         exported = adapter.span_exported
@@ -124,6 +115,9 @@ class Observer(SchedulerPlugin):
         adapter.span_exported = ended  # type: ignore[method-assign]
         self._watch(adapter)
         self._ticking = asyncio.ensure_future(self._tick())
+
+    def _failed(self, kind: str) -> None:
+        self.errors.append(f"{kind}: {traceback.format_exc()}")
 
     def _watch(self, adapter: SchedulerAdapter) -> None:
         """Write down when generations began, and when their work was done."""
@@ -207,20 +201,10 @@ class Simulated:
         proof.begin(None, None)
         simulate(test, prepare=self._prepare, finish=self._finish, **self._options)
 
-    @property
-    def scheduler(self) -> Any:
-        return self.cluster.scheduler
-
-    @property
-    def adapter(self) -> SchedulerAdapter:
-        return self.observer.adapter
-
-    @property
-    def exported(self) -> list[FinishedSpan]:
-        return self.observer.finished
-
     async def _prepare(self, cluster: Cluster) -> None:
         self.cluster, self.observer = cluster, Observer(self._limits, self._ended)
+        self.scheduler: Any = cluster.scheduler
+        self.exported = self.observer.finished
         self.truth, self.memory = Truth(cluster), Memory(cluster)
         self.ended: list[Ended] = []
         #: What was in memory at the adapter's readings.
@@ -230,27 +214,24 @@ class Simulated:
         self.truth.attach()
         self.observer.clock = lambda: cluster.loop.now
         await self.observer.start(cluster.scheduler)
+        self.adapter = self.observer.adapter
         cluster.scheduler.add_plugin(self.observer)
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
-        self._sampling = asyncio.ensure_future(self._sample())
-        self._auditing = asyncio.ensure_future(self._audit())
+        self._watching = asyncio.ensure_future(self._watch())
 
     def _ended(self, span: OpenSpan) -> None:
         above = span.above[0].identity if span.above else None
         moves, ran_on = len(self.truth.moves), frozenset(span.ran_on)
         self.ended.append(Ended(span.identity, span.own_counts(), ran_on, above, moves))
 
-    async def _sample(self) -> None:
+    async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(0.5)
+            # Not as often as heartbeats come.
+            await asyncio.sleep(0.43)
             self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
             self.check_clocks()
             self.check_work()
-
-    async def _audit(self) -> None:
-        while True:
-            await asyncio.sleep(0.37)
             self.audit()
 
     def audit(self) -> None:
@@ -290,11 +271,10 @@ class Simulated:
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
-        for checking in (self._sampling, self._auditing):
-            if checking.done():
-                # A check of what was known on the way has failed.
-                checking.result()
-            checking.cancel()
+        if self._watching.done():
+            # A check of what was known on the way has failed.
+            self._watching.result()
+        self._watching.cancel()
         await self.at_rest()
         self.check()
         self.compare()
@@ -565,22 +545,17 @@ def lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
     def walk(parent: int | None, indent: str) -> Iterator[tuple[str, float, str]]:
         for span in by_parent.get(parent, ()):
             assert span.stop >= span.start
-            yield _line(span, indent)
+            ident, counts = span.identity, span.counts
+            name = str(ident.tags[-1]) + (f"#{ident.generation}" if ident.generation > 1 else "")
+            known = {one: getattr(counts, one) for one in TaskCounts.__slots__}
+            marks = [
+                *(f"{one}={value}" for one, value in known.items() if value),
+                "late" if span.late else "",
+                "" if span.complete else "incomplete",
+                f"requested={'/'.join(map(str, span.requested))}" if span.requested else "",
+            ]
+            seconds = span.stop - span.start
+            yield f"{indent}{name} {span.result}", seconds, " ".join(filter(None, marks))
             yield from walk(span.identity.span_id, indent + "  ")
 
     return walk(None, "")
-
-
-def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
-    ident = span.identity
-    name = str(ident.tags[-1]) + (f"#{ident.generation}" if ident.generation > 1 else "")
-    counts = [
-        f"{name}={value}" for name in TaskCounts.__slots__ if (value := getattr(span.counts, name))
-    ]
-    marks = [
-        "late" if span.late else "",
-        "" if span.complete else "incomplete",
-        f"requested={'/'.join(map(str, span.requested))}" if span.requested else "",
-    ]
-    rest = " ".join([*counts, *filter(None, marks)])
-    return f"{indent}{name} {span.result}", span.stop - span.start, rest

@@ -61,7 +61,7 @@ class Beside(Simulated):
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
-        self._sampling.cancel()
+        self._watching.cancel()
         await self.at_rest()
         self.check()
         await self.observer.close()

@@ -511,11 +511,6 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
     shares: dict[str, float] = defaultdict(float)
     idle = unused = true_unused = 0.0
 
-    def collect(more: dict[str, float]) -> None:
-        while more:
-            span, value = more.popitem()
-            shares[span] += value
-
     for passed, (kind, *arguments) in [*events, (1.0, ("close",)), (0.0, ("close",))]:
         now += passed
         sharing.book(passed * threads)
@@ -530,7 +525,8 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
             threads = arguments[0]
         elif kind == "close":
             sharing.settle()
-            collect(sharing.closed_shares)
+            for span in [*sharing.closed_shares]:
+                shares[span] += sharing.closed_shares.pop(span)
             more_idle, more_unused = sharing.close()
             idle, unused = idle + more_idle, unused + more_unused
         elif kind == "settle":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Hashable
 from functools import reduce
@@ -168,25 +167,6 @@ def test_attempts_are_known_or_absent() -> None:
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.unknown = True
     assert task_runs.attempt(span, "a") is None
-
-
-@pytest.mark.usefixtures("only_new_garbage")
-def test_an_exported_span_goes_without_a_collection_of_garbage() -> None:
-    made = Runs(make_task_limits(slowest=2, ratio=1.0, most=10))
-    group = made.group()
-    made.succeed(group, "a", 1.0)
-    made.fail(group, "b", 2.0)
-    finished = made.finish()
-    made.span.release()
-    gc.collect()
-    gc.disable()
-    try:
-        assert {task.run.key for task in finished.tasks} == {"a", "b"}
-        kept = sum(isinstance(one, Group) for one in gc.get_objects())
-        del made, group, finished
-        assert sum(isinstance(one, Group) for one in gc.get_objects()) == kept - 1
-    finally:
-        gc.enable()
 
 
 #: By how much the worker's clock is behind.
