@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from lab.programs import Enter, Program, draw, heavy, plainly, run, shared, shrink
@@ -70,11 +72,21 @@ def failure(program: Program) -> type[Exception] | None:
 
 
 def drawn(seed: int) -> Program:
-    """Return the program of a seed; each fourth has results of all sizes, and each fourth other
-    one the same tasks for all users.
+    """Return the program of a seed; each fourth has results of all sizes, another fourth the same
+    tasks for all users, and the workers of an eighth pause.
     """
-    change = {2: shared, 3: heavy}.get(seed % 4)
+    change = {2: shared, 3: heavy, 4: paused, 6: shared, 7: heavy}.get(seed % 8)
     return change(draw(seed)) if change else draw(seed)
+
+
+def paused(program: Program) -> Program:
+    """Return a program on workers that pause."""
+    rng = random.Random(program.seed)
+    pauses = [
+        (rng.choice([0.05, 0.3, 0.8]), "pause", (rng.randint(0, 9), rng.choice([0.1, 1.0, 3.0])))
+        for _ in range(3)
+    ]
+    return replace(program, events=tuple(sorted([*program.events, *pauses], key=repr)))
 
 
 def faults(seeds: Iterable[int]) -> list[str]:

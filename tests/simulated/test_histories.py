@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from lab.programs import Program, draw, run
 from lab.truth import Truth
 
 from dask_otel.lab.cluster import Cluster, simulate
-from tests.simulated.histories import check, examine, faults
+from tests.simulated.histories import examine, faults
 
 # What Dask says of a result that is published, and is gone.
 pytestmark = pytest.mark.filterwarnings("ignore:Client .*desires key:UserWarning")
@@ -36,16 +35,6 @@ EACH = 10
 def test_random_programs(first: int) -> None:
     found = faults(range(first, first + EACH))
     assert not found, "\n\n".join(found)
-
-
-@pytest.mark.parametrize("seed", range(0, 200, 20))
-def test_random_programs_on_workers_that_pause(seed: int) -> None:
-    program, rng = draw(seed), random.Random(seed)
-    pauses = [
-        (rng.choice([0.05, 0.3, 0.8]), "pause", (rng.randint(0, 9), rng.choice([0.1, 1.0, 3.0])))
-        for _ in range(3)
-    ]
-    check(replace(program, events=tuple(sorted([*program.events, *pauses], key=repr))))
 
 
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back

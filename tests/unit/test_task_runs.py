@@ -155,14 +155,9 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
 
 
 def test_attempts_are_known_or_absent() -> None:
-    runs = Runs(make_task_limits())
-    span: Any = runs.span
-    assert task_runs.attempt(span, "a") == 1
-    task_runs.repeated(span, "a")
-    task_runs.repeated(span, "a")
-    assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, 1)
-    for i in range(task_runs.REPEATED):
-        task_runs.repeated(span, i)
+    span: Any = Runs(make_task_limits()).span
+    for key in ["a", "a", *range(task_runs.REPEATED)]:
+        task_runs.repeated(span, key)
     assert len(span.runs.repeated) == task_runs.REPEATED
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.unknown = True
