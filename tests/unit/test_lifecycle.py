@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import TaskCounts
@@ -46,6 +46,24 @@ def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -
     (span,) = core.lifecycle.finished
     assert span.counts == TaskCounts(tasks=1, cancelled=1)
     assert span.stop == core.now
+
+
+def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
+    span = core.done()
+    core.after(0.0)
+    core.now -= 3600
+    core.after(0.0)
+    # The heartbeats from the future tell nothing.
+    assert span.phase is Phase.SETTLING
+    core.after(SETTLE)
+    assert span.phase is Phase.LINGERING
+    core.now -= 3600
+    core.after(0.0)
+    core.after(LINGER)
+    (first,) = core.exported
+    # What begins before the end of the first one begins with that.
+    again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+    assert again.start == first.stop
 
 
 # ---------------------------------------------------------------------------------- cost
