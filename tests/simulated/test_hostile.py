@@ -68,7 +68,7 @@ class Beside(Simulated):
 
 
 # Each is a cluster.
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     st.lists(hashables, min_size=1, max_size=3),
     ANNOTATIONS,
