@@ -87,6 +87,22 @@ def test_single_nested_and_default_spans(o: Simulated) -> None:
     assert starts == pytest.approx(dask_says, abs=CLOSE)
 
 
+def test_what_begins_below_a_continuation_is_late(o: Simulated) -> None:
+    with span("root"):
+        kept = o.client.submit(inc, 1, key="first-1")
+        wait(kept)
+        o.quiet()
+        slow = o.client.submit(nap, 1.0, kept, key="first-2")
+        with span("below"):
+            o.client.submit(inc, 2, key="below").result()
+    wait(slow)
+    o.assert_tree("""
+        root success 0.000 tasks=1 memory=1
+          root#2 success 1.000 tasks=2 memory=2
+          below success 0.000 tasks=1 memory=1 late
+    """)
+
+
 # --------------------------------------------------------------------------------- failures
 
 

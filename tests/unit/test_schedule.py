@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from unittest.mock import patch
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_otel.core.life.schedule import SPARE, Schedule
+from dask_otel.core.life import schedule as module
+from dask_otel.core.life.schedule import Schedule
 
-LONGEST = 30
-ids = st.sampled_from("abcdefgh")
+LONGEST = 3
+ids = st.sampled_from("abcd")
 steps = st.one_of(
-    st.tuples(st.just("set"), ids, st.integers(0, 100), st.integers(-3, 0)),
+    st.tuples(st.just("set"), ids, st.integers(0, 10), st.integers(-3, 0)),
     st.tuples(st.just("remove"), ids),
-    st.tuples(st.just("take"), st.integers(0, 100)),
+    st.tuples(st.just("take"), st.integers(0, 10)),
 )
 
 
-@given(st.lists(steps, max_size=60))
+@patch.object(module, "SPARE", 5)
+@settings(max_examples=50)
+@given(st.lists(steps, min_size=20, max_size=60))
 def test_what_is_due_comes_once_in_order(history):
     schedule, taken = Schedule(LONGEST), 0
     model: dict[str, tuple[float, int, int]] = {}
@@ -38,20 +43,13 @@ def test_what_is_due_comes_once_in_order(history):
             assert list(schedule.take(args[0])) == expected
             for key in expected:
                 del model[key]
-        assert len(model) <= len(schedule._entries) <= 2 * len(model) + SPARE + 1
+        assert len(model) <= len(schedule._entries) <= 2 * len(model) + 5 + 1
 
 
-def test_entries_of_what_was_removed_are_cleared():
+def test_what_is_set_again_while_it_is_taken_is_not_taken_twice():
     schedule = Schedule()
-    most = 0
-    for number in range(1000):
-        schedule.set(f"{number}", 1e9)
-        schedule.remove(f"{number}")
-        most = max(most, len(schedule._entries))
-    assert SPARE < most <= SPARE + 2
     schedule.set("seen", 1.0)
     for dask_id in schedule.take(2.0):
-        # Again, while it is taken.
         schedule.set(dask_id, 3.0)
     assert list(schedule.take(2.0)) == []
     assert list(schedule.take(3.0)) == ["seen"]

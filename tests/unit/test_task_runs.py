@@ -24,7 +24,6 @@ from dask_otel.core.records import (
     SpanIdentity,
     TaskRun,
 )
-from dask_otel.core.traces.translate import translate
 from tests.environment import python
 from tests.limits import make_limits, make_task_limits
 from tests.unit.driven import Driven
@@ -140,18 +139,6 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
     assert len(finished.tasks) == len(tasks)
     assert finished.weight == 1 + len(finished.groups) + len(tasks)
     assert tasks == (*kept_failed, *kept_others)
-
-    records = translate(finished)
-    ids = [record.span_id for record in records]
-    assert len(set(ids)) == len(ids)
-    assert all(record.parent_span_id in (None, *ids) for record in records)
-    shown = [record for record in records if record.attributes["dask.span.type"] == "task"]
-    exported = {group.name: group for group in finished.groups}
-    for record in shown:
-        above = next(r for r in records if r.span_id == record.parent_span_id)
-        name = record.attributes["dask.task_group.name"]
-        assert above.attributes["dask.span.type"] == ("group" if name in exported else "span")
-        assert above.attributes.get("dask.task_group.name", name) == name
 
 
 def test_attempts_are_known_or_absent() -> None:
