@@ -13,24 +13,35 @@ from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import BEFORE, Folded, SpanPath
 from dask_otel.core.path.waiting import TAKEN
-from dask_otel.core.records import TaskRun
+from dask_otel.core.records import RawRun, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
 #: The links of a chain, and their seconds: all differ, and the first one takes the longest.
 TOOK = {number: 900.0 - number * 37 % 900 for number in range(900)}
 
 
+def paths_of_a_full_cluster() -> Paths:
+    return Paths(lambda stimulus: 0.0, SimpleNamespace(present=(0.0, 0.0, 0.0, TAKEN)))
+
+
+def group(span: SpanPath) -> Group:
+    return Group(span, "g", "g", None, 0.0)  # type: ignore[arg-type]
+
+
+def run(key: object, begin: float, end: float) -> RawRun:
+    return tuple(TaskRun(end - begin, None, key, "w", begin, end, sent=begin))
+
+
 def chain(turn: Callable[[int], int]) -> tuple[Paths, list[SpanPath], float]:
     """Tasks that follow one another, in spans by turns; return when the last one ended, too."""
-    paths = Paths(lambda stimulus: 0.0, SimpleNamespace(present=(0.0, 0.0, 0.0, TAKEN)))
+    paths = paths_of_a_full_cluster()
     spans = [SpanPath(0.0) for _ in {*map(turn, TOOK)}]
-    groups: list[Any] = [Group(span, "g", "g", None, 0.0) for span in spans]  # type: ignore[arg-type]
+    groups = [group(span) for span in spans]
     waited: Any = paths.submitted(groups[0], "update-graph", 0.0)
     end = 0.0
     for number, took in TOOK.items():
         stimulus, begin, end = f"task-finished-{number}", end, end + took
-        run = TaskRun(took, None, number, "w", begin, end, sent=begin)
-        paths.ended(stimulus, end, groups[turn(number)], tuple(run), waited)
+        paths.ended(stimulus, end, groups[turn(number)], run(number, begin, end), waited)
         waited = paths.ready(number + 1, stimulus, end, None)
     return paths, spans, end
 
@@ -53,6 +64,8 @@ def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(
         # After its last link, only the client was waited for.
         assert parts["client"] == sum(TOOK[n] for n in range(last + 1, len(TOOK)))
         assert [step.run[2] for step, _ in on_path(longest, end)] == sorted(own[-MAX_LONGEST:])
+    early: Any = path_of(spans[0], end - 0.5)
+    assert sum(early[0].parts) == end - 0.5, "a step is cut where the question ends"
     held, step = 0, paths._last
     while not isinstance(step, Folded):
         held, step = held + 1, step[BEFORE]
@@ -66,3 +79,19 @@ def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_abou
     assert sum(path[0].parts) == end
     assert isinstance(paths._folded, Folded)
     assert len(paths._folded.shares) <= MAX_SPANS
+
+
+def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
+    paths, span = paths_of_a_full_cluster(), SpanPath(0.0)
+    child, other, above = SpanPath(0.0, (span,)), SpanPath(0.0), SpanPath(0.0)
+    paths.ended("one", 1.0, group(child), run("a", 0.0, 1.0))
+    ready = paths.ready("b", "one", 1.0, None)
+    paths.ended("two", 2.0, group(other), run("b", 1.0, 2.0), ready)
+    assert path_of(span, 1.0) is path_of(child, 1.0) is None
+    assert path_of(other, 2.0) is not None, "what it waited for is of another span"
+    other.above, above.last = (above,), other.last
+    assert path_of(above, 2.0) is not None
+    above.unknown = True
+    assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
+    above.unknown, other.unknown = False, True
+    assert path_of(above, 2.0) is path_of(other, 2.0) is None
