@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dask_otel.core.life.open_span import Group
-from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of
+from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import BEFORE, Folded, SpanPath
-from dask_otel.core.path.waiting import TAKEN
+from dask_otel.core.path.step import BEFORE, CLIENT, END, Folded, RawStep, Share, SpanPath, cut
+from dask_otel.core.path.waiting import AT_ONCE, FREE, NO_WORKER, TAKEN
 from dask_otel.core.records import RawRun, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -20,8 +23,13 @@ from dask_otel.semconv import PATH_PARTS
 TOOK = {number: 900.0 - number * 37 % 900 for number in range(900)}
 
 
+#: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
+BUSY = (0.0, 0.0, 0.0, TAKEN)
+FREED = (3.0, 0.0, 0.0, FREE)
+
+
 def paths_of_a_full_cluster() -> Paths:
-    return Paths(lambda stimulus: 0.0, SimpleNamespace(present=(0.0, 0.0, 0.0, TAKEN)))
+    return Paths(lambda stimulus: 0.0, SimpleNamespace(present=BUSY))
 
 
 def group(span: SpanPath) -> Group:
@@ -79,6 +87,64 @@ def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_abou
     assert sum(path[0].parts) == end
     assert isinstance(paths._folded, Folded)
     assert len(paths._folded.shares) <= MAX_SPANS
+
+
+TIMES = st.lists(st.integers(0, 9).map(float), min_size=10, max_size=10)
+#: The cluster's threads at some times.
+THREADS = st.sampled_from(
+    [BUSY, (2.0, 1.0, 1.0, FREE), (5.0, 2.0, 2.0, NO_WORKER), (7.0, 4.0, 2.0, TAKEN), None]
+)
+
+
+def in_order(begin: int) -> list[float]:
+    return [*map(float, range(begin, begin + 10))]
+
+
+@given(
+    st.lists(st.tuples(TIMES, *[st.booleans()] * 6, THREADS, THREADS), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.integers(0, 12),
+)
+@example([(in_order(0), True, True, False, False, False, False, BUSY, BUSY)], 0, 12)
+@example([(in_order(0), True, False, False, False, True, True, BUSY, FREED)], 0, 12)
+@example(
+    [(in_order(at), True, False, False, True, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
+)
+@example(
+    [(in_order(at), True, False, False, False, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
+)
+def test_the_sums_of_links_are_those_of_their_cuts(
+    links: list[tuple[Any, ...]], begin: int, until: int
+) -> None:
+    last: RawStep | None = None
+    expected, since, submitted_alone = [0.0] * 11, float(begin), 0
+    for times, ordered, repeated, fetched, at_once, behind, secedes, first, then in links:
+        ordered_times = sorted(times) if ordered else times
+        submitted, ready, lost, again, sent, turn, start, seceded, stop, end = ordered_times
+        repeats = ((lost, first, lost, then, lost), again) if repeated else (None, 0.0)
+        waited = (submitted, ready, *repeats, first, first)
+        if at_once and last is not None:
+            waited = None
+        ended = tuple(TaskRun(0.0, None, "", "w", start, stop, sent=sent, fetched=float(fetched)))
+        held = seceded - start if secedes else None
+        place = (turn, then) if behind else None
+        last = (last, end, 1, None, waited, None, ended, (then, AT_ONCE, held), place)
+        parts = cut(last, since, float(until))
+        assert sum(parts) == max(0.0, min(end, until) - since)
+        assert min(parts) >= 0.0
+        before = -inf if last[BEFORE] is None else last[BEFORE][END]
+        submitted_alone += before >= begin and parts[CLIENT] > 0.0
+        expected = [a + b for a, b in zip(expected, parts, strict=True)]
+        since = max(float(begin), end)
+    none, parts, joined, others, found, known = stretch(last, float(begin), -inf, float(until))
+    share = Share()
+    cuts = [cut(link, max(at, begin), until) for at, link in others]
+    share.add(len(found), joined, known, parts, *cuts)
+    assert (share.parts, share.tasks, share.known, none) == (expected, len(links), True, None)
+    alone = sum(
+        at >= begin and one[CLIENT] > 0.0 for (at, _), one in zip(others, cuts, strict=True)
+    )
+    assert joined + alone == submitted_alone
 
 
 def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
