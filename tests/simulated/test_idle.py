@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import dask
 import pytest
 from distributed import rejoin, secede, wait
+from lab.programs import flaky
 
 from dask_otel import span
 from dask_otel.lab.executor import LabThreadPoolExecutor
@@ -99,3 +101,36 @@ def test_two_users_share_idle_seconds(o: Simulated) -> None:
     o.quiet()
     idle = {name: o.named(name).idle for name in "ab"}
     assert idle == pytest.approx({"a": 2 * 1.0 / 2, "b": 2 * 1.0 / 2 + 3 * 2.0}, abs=0.05)
+
+
+@pytest.mark.options(workers=1, latency=0.02, within=0.02)
+def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
+    """The worker runs it all the same, after a heartbeat that does not list it."""
+    with span("released"):
+        # At each 12 ms between two heartbeats.
+        for number in range(42):
+            future = o.client.submit(nap, 0.4, key=f"released-{number}")
+            time.sleep(0.012)
+            future.cancel()
+            time.sleep(0.5)
+    time.sleep(3)
+
+
+@pytest.mark.options(workers=1, latency=0.002, within=0.02)
+def test_tasks_that_begin_again_on_a_full_worker(o: Simulated) -> None:
+    """With a heartbeat at each 10 ms around the second begin, which a block delays.
+
+    Heartbeats take longer than other messages, so that one can list a run whose end is known.
+    """
+    o.cluster.heartbeats["w0"] = cycle([0.0, 0.005, 0.005]).__next__
+    machine = o.cluster.machines["w0"]
+    for number in range(20):
+        time.sleep((0.1 + number / 100 - o.cluster.loop.now) % 0.5)
+        futures = o.client.map(flaky, [0.8] * 2, pure=False, retries=1)
+        futures += o.client.map(nap, [0.3] * 2, pure=False)
+        time.sleep(0.75)
+        machine.block(0.1)
+        wait(futures)
+        del futures
+    time.sleep(3)
+    assert o.sums()["excess"] == pytest.approx(0.0, abs=0.01)

@@ -1,4 +1,4 @@
-"""Workers' clocks against noise; true ones are in `test_late_heartbeats.py`."""
+"""Workers' clocks against noise; true ones: `test_late_heartbeats.py`, `test_clocks.py`."""
 
 from __future__ import annotations
 
