@@ -120,6 +120,23 @@ def test_a_close_does_not_wait_for_workers_that_are_gone(
     assert len(bridge.adapter.lifecycle.open) == bridge.adapter.lifecycle.unsettled == 0
 
 
+def test_what_a_call_leaves_to_do_decides_the_pause_after_it(b: Bridged) -> None:
+    bridge, calls = begun(b), []
+    pauses = [0.0, 0.0, 3600.0]
+
+    def call() -> None:
+        calls.append(b.cluster.loop.now)
+        raise RuntimeError("ours")
+
+    async def begin() -> None:
+        bridge._every("test", lambda: pauses[len(calls)], call)
+
+    b.cluster.do("scheduler", begin)
+    time.sleep(5.0)
+    assert len(calls) == 2
+    assert bridge._timers["test"].when() - calls[-1] == pytest.approx(3600.0)
+
+
 @pytest.mark.parametrize(
     "step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.last_metrics"]
 )

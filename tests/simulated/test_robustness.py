@@ -177,6 +177,12 @@ def test_dasks_own_errors_pass(o: Simulated) -> None:
     assert o.observer.errors == []
 
 
+def test_anything_can_be_logged_under_dasks_topics(o: Simulated) -> None:
+    for topic in ("scheduler", "stealing"):
+        for message in ("text", 1, None, [], {}, ("confirm",), {"action": "update-graph"}):
+            o.client.log_event(topic, message)
+
+
 def test_restart_hook_releases_what_is_still_counted() -> None:
     """Also where Dask clears its tasks without any transition."""
     observer = Observer(LIMITS)

@@ -422,6 +422,30 @@ def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
     assert len([*accounting.oldest(30)]) == 7
 
 
+def test_memory_is_bounded_by_what_is_open() -> None:
+    accounting = Accounting(0.0, float, float)
+    accounting.worker_added("w", 2, 0.0)
+    for i in range(1000):
+        span, now = f"span-{i}", float(i)
+        accounting.span_active("root", span, now)
+        tell(accounting, "task_assigned", "w", i, span, now)
+        accounting.task_seceded("w", i, 0.1, now + 0.1)
+        if i % 2:
+            tell(accounting, "task_done", "w", i, 0.5, now + 0.5)
+        else:
+            accounting.task_released("w", i, now + 0.5)
+        accounting.span_inactive(span, now + 0.5)
+        accounting.heartbeat("w", {}, {span: 0.5}, now + 0.9)
+        exported(accounting, now + 0.9)
+    account = accounting.workers["w"]
+    tasks = account.tasks
+    held = [getattr(tasks, name) for name in type(tasks).__slots__]
+    assert not any(value for value in held if isinstance(value, dict | list))
+    assert not account.recent_spans
+    assert not accounting._spans
+    assert not accounting._sharing._trees
+
+
 # ------------------------------------------------------------------------------- noise
 
 workers = st.sampled_from("uvw")

@@ -29,6 +29,16 @@ def test_what_is_remembered_is_bounded():
     assert not core.blocks._leaving
 
 
+def test_a_client_that_goes_after_the_close_changes_nothing():
+    core = Blocked()
+    core.blocks.entered("c0", "s0")
+    core.done()
+    core.lifecycle.close(core.now)
+    core.blocks.client_gone("c0", core.now)
+    (finished,) = core.lifecycle.finished
+    assert finished.complete
+
+
 def test_only_its_client_leaves_a_block_and_each_goes_with_all_its_own():
     core = Blocked()
     held = core.span()

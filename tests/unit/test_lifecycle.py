@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
-from dask_otel.core.records import TaskCounts
+from dask_otel.core.records import Failure, TaskCounts
 from tests.environment import python
+from tests.limits import make_limits
 from tests.unit.driven import Driven
 
 LINGER = 2.0
@@ -21,6 +23,13 @@ SETTLE = 30.0
 @pytest.fixture
 def core() -> Driven:
     return Driven(linger=LINGER, settle_timeout=SETTLE)
+
+
+def settle(core: Driven) -> None:
+    """Let both workers report, then the linger pass."""
+    core.after(0.5, "w0", "w1")
+    core.after(0.5, "w0", "w1")
+    core.after(LINGER)
 
 
 # ---------------------------------------------------------------------------- one span
@@ -34,6 +43,21 @@ def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> No
     (finished,) = core.lifecycle.finished
     assert [one.attributes["n"] for one in finished.incidents] == [*range(MAX_INCIDENTS)]
     assert finished.dropped_incidents == 3
+
+
+def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
+    core = Driven(max_exceptions=2)
+    group = core.lifecycle.add_group(core.span(), "f", "f", None)
+    for key in ("a", "a", "b", "c"):
+        # Submitted, failed, forgotten, submitted again: that is no retry.
+        core.lifecycle.outcomes.added(group, key, core.now)
+        failure = Failure(core.now, key, "f", "w0", "KeyError(1)", None)
+        core.lifecycle.outcomes.failed(group, key, failure, 0.0, 0.0, core.now)
+    core.lifecycle.close(core.now)
+    (span,) = core.lifecycle.finished
+    assert span.counts == TaskCounts(tasks=4, erred=4)
+    assert [one.key for one in span.failures] == ["a", "b"]
+    assert span.dropped_failures == 2
 
 
 def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -> None:
@@ -66,6 +90,41 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     # What begins before the end of the first one begins with that.
     again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
     assert again.start == first.stop
+
+
+def test_a_continuation_without_work_was_none(core: Driven) -> None:
+    core.done()
+    settle(core)
+    for _ in range(2):
+        again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+        assert again.identity.generation == 2
+        settle(core)
+    assert len(core.exported) == 1
+    assert not core.lifecycle.generations._live
+
+
+# ------------------------------------------------------------------- errors of our own
+
+
+def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
+    core.task(core.span())
+    core.lifecycle.all_forgotten(core.now)
+    core.lifecycle.close(core.now)
+    (span,) = core.lifecycle.finished
+    assert span.complete
+    assert span.counts == TaskCounts(tasks=1, cancelled=1)
+
+
+def test_repair_takes_over_the_truth(core: Driven) -> None:
+    above = core.span()
+    span = core.span(above)
+    core.task(span)
+    # The end of its task was missed.
+    core.lifecycle.repair({}, core.now)
+    assert (above.phase, span.phase, core.active) == (Phase.SETTLING, Phase.SETTLING, 0)
+    core.lifecycle.repair({span.identity.dask_id: 2}, core.now)
+    assert (above.phase, above.busy, above.open_children) == (Phase.OPEN, 1, 1)
+    assert (span.phase, span.unfinished, core.active) == (Phase.OPEN, 2, 1)
 
 
 # ---------------------------------------------------------------------------------- cost
@@ -128,6 +187,17 @@ def test_800_short_spans_leave_the_memory_where_it_was_after_200() -> None:
     # Less than a block for 24 spans; and without a collection of garbage few are kept.
     assert after < before + 25
     assert garbage < after + 2 * 600
+
+
+def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
+    ident = Generations(make_limits()).first("s", ("s",), (), None)
+    span = OpenSpan(0.0, (), ident, False)
+    for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
+        span.reported(worker, ran)
+    for activity in ("thread-cpu", "executor"):
+        span.activities[activity] = 1.5
+    assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
+    assert span.workers.keys() == {"ran", "reported"}
 
 
 def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:

@@ -161,3 +161,16 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
     above.unknown, other.unknown = False, True
     assert path_of(above, 2.0) is path_of(other, 2.0) is None
+
+
+def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
+    paths, span = paths_of_a_full_cluster(), SpanPath(0.0)
+    tasks = group(span)
+    waited = paths.submitted(tasks, "update-graph", 1.0)
+    paths.ended("one", 2.0, tasks, run("a", 1.0, 2.0))
+    assert paths.at_once("one") == (span.last, None)
+    assert paths.at_once("two") is None
+    paths.interrupted("b", waited, (1.0, BUSY, 1.0, BUSY, 1.0))
+    assert paths.at_once("one") is None
+    assert paths.ready("b", "one", 2.0, None)[0] is span.last
+    assert paths.at_once("one") == (span.last, None)

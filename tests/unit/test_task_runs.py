@@ -216,6 +216,11 @@ def test_of_many_transfers_the_longest_are_kept() -> None:
 # ---------------------------------------------------------------------------- the keys
 
 
+class Odd(int):
+    def __repr__(self) -> str:
+        return "odd"
+
+
 class Unreadable:
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -251,7 +256,7 @@ DEEP: Any = reduce(lambda key, _: (key,), range(100_000), ())
         (DEEP, "<unreadable>"),
         # What arrives elsewhere of a subclass.
         (Colour.RED, "red"),
-        (("x", Colour.RED), identity.key_text(("x", "red"))),
+        (("x", Odd(3), Colour.RED), identity.key_text(("x", 3, "red"))),
         *(("\ud800", None), ("x" * 10**6, None), (b"\xff", None), ((), None)),
     ],
     ids=range(9),
