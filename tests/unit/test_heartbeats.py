@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
+from dask_otel import semconv
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel.core.metrics.batch import Batches
+
+
+class Message(dict):
+    """The metrics of a heartbeat; counts how often they are read."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        self.reads += 1
+        return super().items()
 
 
 @pytest.fixture
@@ -25,6 +36,16 @@ def made() -> Any:
     scheduler, clocks, loops, under_way = rest
     parts: Any = lifecycle, time, clocks, loops, ours, under_way
     return Heartbeats(scheduler, *parts)
+
+
+def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> None:
+    names = [*map(str, range(100))]
+    keys = [("execute", name, "inc", of, "seconds") for name in names for of in ("cpu", "executor")]
+    data, seconds = Message.fromkeys(keys, 0.5), dict[str, float]()
+    made._span_deltas("w", data, seconds)
+    assert seconds == dict.fromkeys(names, 1.0)
+    assert made._batches.open.increments == {(semconv.OTEL_LATE.name, "seconds"): 100.0}
+    assert data.reads <= 2
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])

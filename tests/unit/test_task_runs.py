@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Hashable
 from functools import reduce
@@ -149,6 +150,18 @@ def test_attempts_are_known_or_absent() -> None:
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.unknown = True
     assert task_runs.attempt(span, "a") is None
+
+
+@pytest.mark.usefixtures("only_new_garbage")
+def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
+    runs = Runs(make_task_limits(slowest=1))
+    group = runs.group()
+    runs.succeed(group, "k", 1.5)
+    for _ in range(2):
+        # The inner tuple first, then the one around it.
+        gc.collect()
+    assert group.slowest
+    assert not gc.is_tracked(group.slowest)
 
 
 #: By how much the worker's clock is behind.
