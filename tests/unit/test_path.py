@@ -174,3 +174,19 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
     assert paths.at_once("one") is None
     assert paths.ready("b", "one", 2.0, None)[0] is span.last
     assert paths.at_once("one") == (span.last, None)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8))
+def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(times: list[float]) -> None:
+    first, second, *others = times
+    paths = Paths(lambda stimulus: first, SimpleNamespace(present=BUSY))
+    span = SpanPath(second)
+    tasks = group(span)
+    waited = paths.submitted(tasks, "update-graph", others[0])
+    paths.ended("one", others[1], tasks, run("a", others[3], others[4]), waited)
+    ready = paths.ready("b", "one", others[5], None)
+    paths.ended("two", others[0], tasks, run("b", others[4], others[3]), ready)
+    stop = max(second, others[1])
+    found: Any = path_of(span, stop)
+    assert sum(found[0].parts) == pytest.approx(stop - second, abs=1e-6)
+    assert min(found[0].parts) >= 0.0
