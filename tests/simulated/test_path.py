@@ -136,7 +136,8 @@ def slow_client(o: Simulated) -> None:
 
 def cancelled(o: Simulated) -> None:
     future = o.client.submit(nap, 1.5, key="cancelled")
-    time.sleep(1.0)
+    # Not in the moment of a heartbeat.
+    time.sleep(1.1)
     future.cancel()
 
 
@@ -363,7 +364,7 @@ HISTORIES: dict[str, tuple[History, dict[str, float]]] = {
     "rescheduled": (mapped(fails_once, [0.5], how=Reschedule), {"repeated": 0.5, "compute": 0.5}),
     "seceded": (mapped(apart, [0.5] * 8), {"inner": 0.5}),
     "slow_client": (slow_client, {"client": 1.0, "compute": 0.1}),
-    "cancelled": (cancelled, {"compute": 0.99}),
+    "cancelled": (cancelled, {"compute": 1.09}),
     "nested": (nested, {"client": 0.2, "compute": 0.7}),
     "waits_for_another": (waits_for_another, {"compute": 1.0}),
     "waits_in_vain": (waits_in_vain, {"compute": 1.0, "client": 0.2}),
