@@ -31,7 +31,7 @@ from tests.unit.metric_states import START, shown
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_bytes_are_arguments_of_a_property(name: str) -> None:
-    assert property_of(name)(bytes(8192)) is not None
+    assert property_of(name)(b"\1" * 8192) is not None
 
 
 # ------------------------------------------------------------------------------ what was found

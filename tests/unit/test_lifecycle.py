@@ -184,8 +184,8 @@ def test_800_short_spans_leave_the_memory_where_it_was_after_200() -> None:
         map(int, line.split()) for line in python(MANY_SHORT_SPANS).splitlines()
     )
     assert left < 10
-    # Less than a block for 24 spans; and without a collection of garbage few are kept.
-    assert after < before + 25
+    # Less than a block for six spans, as tables grow; and without a collection few are kept.
+    assert after < before + 100
     assert garbage < after + 2 * 600
 
 
