@@ -122,8 +122,9 @@ class MetricPage:
     def _metric(
         self, record: MetricRecord, samples: Mapping[_Key, _Sample], openmetrics: bool
     ) -> Metric:
-        name, ratio = prometheus_name(record.name), (record.unit, record.instrument)
-        unit = "ratio" if ratio == ("1", "gauge") else _UNITS.get(record.unit, "")
+        name = prometheus_name(record.name)
+        is_ratio = record.unit == "1" and record.instrument == "gauge"
+        unit = "ratio" if is_ratio else _UNITS.get(record.unit, "")
         kind = record.instrument if record.instrument in ("counter", "histogram") else "gauge"
         metric = Metric(name, record.description, kind, unit)
         for key, (point, exemplar) in samples.items():

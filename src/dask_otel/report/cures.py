@@ -186,9 +186,9 @@ def _cures(
         if not f"{one.span or graph.name}/".startswith(f"{graph.name}/"):
             continue
         # A graph has neither what was before the first span, nor why an idle worker left.
-        if (one.kind == "client" and (not one.span or _takes_some(graph))) or (
-            one.kind == "lost" and not losers(graph.rows())
-        ):
+        if key == ("client", "") or (one.kind == "lost" and not losers(graph.rows())):
+            continue
+        if one.kind == "client" and _takes_some(graph):
             continue
         if one.kind in _CURES:
             yield key, next(each(without=[_CURES[one.kind]]))

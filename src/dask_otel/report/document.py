@@ -217,8 +217,9 @@ def report_of(
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
     runs = reader.sessions()
-    for run in runs if lost.get("metrics") else ():
-        run.metrics.drop_sums()
+    if lost.get("metrics"):
+        for run in runs:
+            run.metrics.drop_sums()
     logs = b"".join(data for signal, data in rows if signal == "graph")
     own = runs if block is None else [_within(run, block) for run in runs]
     return Report(own, reader.skipped, graph_logs=logs)

@@ -361,7 +361,8 @@ def _way(starts: Iterable[Start], workers: int) -> float:
     """Return the seconds to the start of a task that found a free thread at its worker."""
     ways = sorted(one.start - one.sent for one in starts if one.ready == one.sent)
     # At least one of each worker did, and they are the quickest.
-    return min(_MOST_WAY, median_high(quickest)) if (quickest := ways[:workers]) else 0.0
+    quickest = ways[:workers]
+    return min(_MOST_WAY, median_high(quickest)) if quickest else 0.0
 
 
 def _pause(starts: Sequence[Start]) -> float:
@@ -387,8 +388,9 @@ def messages(fetched: Mapping[tuple[int, int], Fetched]) -> dict[Message, float]
 
 def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
     """Return how long data took, as recorded."""
+    sent = messages(fetched)
     small, large = (
-        {one: size for one, size in messages(fetched).items() if (size >= LARGE) is is_large}
+        {one: size for one, size in sent.items() if (size >= LARGE) is is_large}
         for is_large in (False, True)
     )
     ends = (small, 0), (large, 0), (large, 1)
