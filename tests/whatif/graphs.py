@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distributed import Client, wait
+
 import dask_otel
 from dask_otel.whatif.graph import Graph, read_graphs
 from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import nap
 
 #: Of a run, unless it says otherwise.
 RUN: dict[str, Any] = {
@@ -57,3 +62,26 @@ def recorded(folder: Path, work: Callable[[Bridged], object], *threads: int) -> 
     b.run(program)
     (found,) = [one for one in read_graphs(folder) if one.name == "work"]
     return found
+
+
+def random_graphs(client: Client, seed: int) -> None:
+    """Submit random graphs that continue one another, and wait for all of them."""
+    rng = random.Random(seed)
+    known: list[Any] = []
+    futures: list[Any] = []
+    for number in range(rng.randint(1, 4)):
+        specs: dict[Any, Any] = {}
+        for task in range(rng.randint(1, 25)):
+            wanted = [*known, *specs]
+            before = rng.sample(wanted, min(len(wanted), max(0, rng.randint(-1, 2))))
+            needs = [one if one in specs else futures[known.index(one)] for one in before]
+            specs[f"{rng.choice('abc')}-{number}", task] = (nap, rng.uniform(0.1, 3.0), *needs)
+        # Like most users, it keeps what nothing else in the submission needs.
+        needed = {one for _, _, *needs in specs.values() for one in needs if type(one) is tuple}
+        kept = [key for key in specs if key not in needed]
+        futures += client.get(specs, kept, sync=False)
+        known += kept
+        if rng.random() < 0.7:
+            wait(futures)
+        time.sleep(rng.choice([0.0, 0.5, 2.0]))
+    wait(futures)

@@ -18,7 +18,7 @@ import dask_otel
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.plan import plan
-from tests.whatif.graphs import recorded
+from tests.whatif.graphs import random_graphs, recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
@@ -73,23 +73,7 @@ def side_by_side(b: Any) -> None:
 
 def mixed(seed: int, b: Any) -> None:
     """Submissions of random graphs that continue one another."""
-    rng, futures, known = random.Random(seed), list[Any](), list[Any]()
-    for number in range(rng.randint(1, 4)):
-        specs: dict[Any, Any] = {}
-        for task in range(rng.randint(1, 25)):
-            wanted = [*known, *specs]
-            before = rng.sample(wanted, min(len(wanted), max(0, rng.randint(-1, 2))))
-            needs = [one if one in specs else futures[known.index(one)] for one in before]
-            specs[f"{rng.choice('abc')}-{number}", task] = (nap, rng.uniform(0.1, 3.0), *needs)
-        # Like most users, it keeps what nothing else in the submission needs.
-        needed = {one for _, _, *needs in specs.values() for one in needs if type(one) is tuple}
-        kept = [key for key in specs if key not in needed]
-        futures += b.client.get(specs, kept, sync=False)
-        known += kept
-        if rng.random() < 0.7:
-            wait(futures)
-        time.sleep(rng.choice([0.0, 0.5, 2.0]))
-    wait(futures)
+    random_graphs(b.client, seed)
 
 
 @pytest.mark.parametrize(

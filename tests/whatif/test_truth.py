@@ -6,12 +6,10 @@ nothing in common with the code of the bridge.
 
 from __future__ import annotations
 
-import random
 import time
 from typing import Any
 
 import pytest
-from distributed import wait
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel.lab.cluster import Cluster, simulate
@@ -19,8 +17,7 @@ from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
-from tests.simulated.tasks import nap
-from tests.whatif.graphs import graph
+from tests.whatif.graphs import graph, random_graphs
 
 #: Seconds: the margin of a history that is the same.
 EXACT = 1e-3
@@ -87,27 +84,8 @@ def history(seed: int, workers: list[int]) -> Graph:
             await cluster.start_worker(f"w{number}", threads)
 
     def program(cluster: Cluster) -> None:
-        rng = random.Random(seed)
-        known: list[Any] = []
-        futures: list[Any] = []
         time.sleep(1.0)
-        for number in range(rng.randint(1, 4)):
-            specs: dict[Any, Any] = {}
-            for task in range(rng.randint(1, 25)):
-                key = (f"{rng.choice('abc')}-{number}", task)
-                wanted = [*known, *specs]
-                before = rng.sample(wanted, min(len(wanted), max(0, rng.randint(-1, 2))))
-                needs = [one if one in specs else futures[known.index(one)] for one in before]
-                specs[key] = (nap, rng.uniform(0.1, 3.0), *needs)
-            # Like most users, it keeps what nothing else in the submission needs.
-            needed = {one for _, _, *needs in specs.values() for one in needs if type(one) is tuple}
-            kept = [key for key in specs if key not in needed]
-            futures += cluster.client.get(specs, kept, sync=False)
-            known += kept
-            if rng.random() < 0.7:
-                wait(futures)
-            time.sleep(rng.choice([0.0, 0.5, 2.0]))
-        wait(futures)
+        random_graphs(cluster.client, seed)
 
     ticks = {"distributed.admin.tick.interval": "500ms"}
     simulate(program, workers=0, prepare=prepare, seed=seed, config=ticks)
