@@ -180,8 +180,8 @@ def _module(server: Server, runner: Runner, target: Path) -> None:
     lines += [f"exclude {item}" for item in pin.get("exclude", ())]
     (runner.work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if pin.get("own_checksums"):
-        # What is in the go.sum of the module is not asked of the checksum database. The module
-        # itself is, so the chain holds.
+        # Sums in the module's go.sum need no question to the checksum database. Go asks it for the
+        # module itself, so the chain holds.
         runner.run(["go", "mod", "download", f"{module}@{version}"])
         sums = _module_folder(f"{module}@{version}", runner) / "go.sum"
         shutil.copyfile(sums, runner.work / "go.sum")

@@ -52,7 +52,7 @@ def test_loading_twice_is_harmless_and_unloading_restores_everything(
         assert (dask_otel.register(client), client.submit(inc, 2).result()) == ("started", 3)
         assert bridged.received.named("default")
         assert {s.name for s in bridged.received.spans if s.type == "span"} == {"default"}
-        # Dask tells the plugin nothing: the bridge notices it, and restores all as well.
+        # Dask does not notify the plugin: the bridge notices it, and restores all as well.
         client.unregister_scheduler_plugin(NAME)
         eventually(lambda: not wrapped(scheduler))
     assert len([one for one in caplog.messages if "exports this scheduler" in one]) == 2

@@ -92,7 +92,7 @@ RULES: dict[Fault, tuple[str, ...]] = {}
 
 
 def of_each(*kinds: str) -> Callable[[Fault], Fault]:
-    """Add a rule: what is wrong with a panel of these kinds."""
+    """Add a rule for panels of these kinds."""
 
     def add(fault: Fault) -> Fault:
         RULES[fault] = kinds

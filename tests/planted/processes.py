@@ -216,10 +216,7 @@ ROWS: dict[str, Case] = {
     # Loops in Python on two threads of each of two processes.
     "gil-in-python": Case(
         lambda client, cluster: tasks(client, "fit", [0.25] * 16, function=jobs.looped),
-        (
-            "gil",
-            "cpus",
-        ),
+        ("gil", "cpus"),
         never=("uneven", "restricted", "starting"),
         span="train",
         real=True,
@@ -248,10 +245,7 @@ ROWS: dict[str, Case] = {
     # Unpickling the first task imports a library for 2 s; 8 tasks.
     "real-import-8-tasks": Case(
         lambda client, cluster: tasks(client, "fit", [0.02] * 8, function=slow_to_import.fit),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         never=("threads", "uneven", "restricted"),
         span="train",
         real=True,
@@ -259,10 +253,7 @@ ROWS: dict[str, Case] = {
     # The same with 40 tasks.
     "real-import-40-tasks": Case(
         lambda client, cluster: tasks(client, "fit", [0.01] * 40, function=slow_to_import.fit),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         never=("uneven", "restricted"),
         span="train",
         real=True,
@@ -306,10 +297,7 @@ ROWS: dict[str, Case] = {
     # 1,000 tasks that do nothing.
     "empty-tasks": Case(
         lambda client, cluster: tasks(client, "count", [()] * 1000, function=jobs.length),
-        (
-            "tiny",
-            "scheduler",
-        ),
+        ("tiny", "scheduler"),
         never=("uneven", "long_task", "gil", "cpus"),
         span="count",
         real=True,

@@ -780,10 +780,7 @@ ROWS: dict[str, Case] = {
     # Unpickling the first task imports for 2 s on each worker; 8 tasks.
     "import-8-tasks": Case(
         lambda client, cluster: tasks(client, "fit", [0.1] * 8),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         never=("threads", "uneven", "restricted"),
         most=2.0,
         span="train",
@@ -792,10 +789,7 @@ ROWS: dict[str, Case] = {
     # Unpickling the first task imports for 2 s on each worker; 80 tasks.
     "import-80-tasks": Case(
         lambda client, cluster: tasks(client, "fit", [0.05] * 80),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         never=("uneven", "restricted"),
         most=2.0,
         span="train",
@@ -826,10 +820,7 @@ ROWS: dict[str, Case] = {
     # The first task on each worker imports for 4 s while it runs; two of 16 are long.
     "import-inside-task": Case(
         lambda client, cluster: tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1),
-        (
-            "long_task",
-            "starting",
-        ),
+        ("long_task", "starting"),
         never=("uneven", "restricted"),
         span="train",
     ),
@@ -889,10 +880,7 @@ ROWS: dict[str, Case] = {
         lambda client, cluster: steps(
             client, ("read", "parse", "clean", "join", "save"), [0.5] * 8
         ),
-        (
-            "slow_worker",
-            "long_task",
-        ),
+        ("slow_worker", "long_task"),
         workers=8,
         threads=1,
         names=("worker w0",),
@@ -1010,7 +998,7 @@ ROWS: dict[str, Case] = {
         least=1.8,
         span="tune",
     ),
-    # The same with 80 tasks, of which the longest 32 are known, and without a pause.
+    # The same with 80 tasks and without a pause; the longest 32 are known.
     "eighty-results-at-a-time": Case(
         lambda client, cluster: rounds(client, ["try"] * 80, [0.1]),
         ("chain",),
@@ -1023,10 +1011,7 @@ ROWS: dict[str, Case] = {
     # Two tasks of 5 s on 8 threads.
     "too-few-partitions": Case(
         lambda client, cluster: tasks(client, "fit", [5.0, 5.0]),
-        (
-            "long_task",
-            "chain",
-        ),
+        ("long_task", "chain"),
         workers=4,
         never=("threads", "uneven", "client"),
         span="train",
@@ -1072,10 +1057,7 @@ ROWS: dict[str, Case] = {
     # A task submits ten tasks and waits for each before the next.
     "worker-client-in-a-row": Case(
         lambda client, cluster: task(client, "optimise", [0.5] * 10, function=one_by_one).result(),
-        (
-            "inner",
-            "chain",
-        ),
+        ("inner", "chain"),
         never=("threads",),
         most=3.8,
         span="search",
@@ -1158,20 +1140,14 @@ ROWS: dict[str, Case] = {
     # 60 equal tasks keep four threads busy to the end.
     "healthy-and-full": Case(
         lambda client, cluster: tasks(client, "fit", [0.4] * 60),
-        (
-            "healthy",
-            "threads",
-        ),
+        ("healthy", "threads"),
         never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"),
         span="train",
     ),
     # A run of 40 ms.
     "too-short": Case(
         lambda client, cluster: tasks(client, "look", [0.02] * 4),
-        (
-            "short",
-            "healthy",
-        ),
+        ("short", "healthy"),
         span="look",
     ),
     # -------------------- first judged wrong, as cases of `unseen`
@@ -1200,10 +1176,7 @@ ROWS: dict[str, Case] = {
     # Three steps of as many tasks as threads, and each imports for 1 s on each worker.
     "imports-in-each-step": Case(
         lambda client, cluster: steps(client, ("step0", "step1", "step2"), [0.4] * 8),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         workers=4,
         never=("threads", "uneven", "chain"),
         most=3.01,

@@ -455,10 +455,7 @@ ROWS: dict[str, Case] = {
     # Unpickling imports for 2 s on each of four workers.
     "real-import-on-four-workers": Case(
         lambda client, cluster: tasks(client, "fit", [0.02] * 4, function=slow_to_import.fit),
-        (
-            "starting",
-            "worker_loop",
-        ),
+        ("starting", "worker_loop"),
         real=True,
         workers=4,
         threads=1,

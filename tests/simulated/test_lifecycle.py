@@ -108,7 +108,7 @@ def test_what_begins_below_a_continuation_is_late(o: Simulated) -> None:
 
 @pytest.mark.options(threads=1, limits=replace(LIMITS, max_exceptions=3))
 def test_all_tasks_erred_has_its_real_length(o: Simulated) -> None:
-    """The fixture compares the failures that are told, and that are not, with the limit."""
+    """The fixture compares the failures with details, and those without, with the limit."""
     with span("bad"):
         futures = o.client.map(boom, range(4), delay=0.3)
     wait(futures)
@@ -143,7 +143,7 @@ def test_a_task_that_its_worker_cannot_start_failed_there(o: Simulated) -> None:
 def test_a_task_that_runs_again_by_itself_starts_with_its_first_run(
     o: Simulated, error: type[Exception], reason: str, counts: str
 ) -> None:
-    """A retry that heals it leaves no error; one that asked to be rescheduled is not even told."""
+    """A retry that heals it leaves no error; a task that asked to move leaves no event."""
     with span("again"):
         future = o.client.submit(first, error, 1.5, retries=2)
     assert future.result() == 1

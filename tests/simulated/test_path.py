@@ -75,7 +75,7 @@ def completed(o: Simulated) -> None:
 
 
 def chain(o: Simulated, length: int = 500, seconds: float = 0.002) -> None:
-    """Longer than what is kept link by link; the first link takes no time."""
+    """Longer than the part that is kept link by link; the first link takes no time."""
     task = dask.delayed(nap)(0.0, dask_key_name="link-0")
     for number in range(1, length):
         task = dask.delayed(nap)(seconds, task, dask_key_name=f"link-{number}")

@@ -216,7 +216,7 @@ def everything(evil: str) -> list[dict[str, Any]]:
     about = {"dask.task.key": evil, "dask.worker.name": evil, "dask.worker.last_lines": [evil]}
     said = logs(log(1, evil, evil, 17, **about), log(2, evil, **{**about, evil: evil}))
     text = json.dumps([traces(*spans), metrics(*counters, *levels), said])
-    # What is the same in all files.
+    # Common to all files.
     for usual in ("it failed", "dask-scheduler", "Scheduler-1", "2026.8.0", "cluster", "0.1.0"):
         text = text.replace(json.dumps(usual), json.dumps(evil))
     found: list[dict[str, Any]] = json.loads(text)

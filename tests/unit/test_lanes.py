@@ -197,7 +197,7 @@ def test_a_sink_that_says_it_is_invalid_is_believed_sooner(blames: bool, sizes: 
 def test_logs_that_an_endpoint_never_took_are_offered_again_each_hour(
     took: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line, no alert. A proxy says 404, too, while what is behind a server restarts."""
+    """One line, no alert. A proxy says 404, too, while its server restarts."""
     setup = Setup(signal="logs")
     setup.run([0] * took)
     setup.sink.ok, setup.sink.no = False, Answer(False, "not found", unsupported=True)

@@ -77,7 +77,7 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     core.after(0.0)
     core.now -= 3600
     core.after(0.0)
-    # The heartbeats from the future tell nothing.
+    # Heartbeats from the future are ignored.
     later = core.done()
     core.after(0.0)
     assert later.phase is Phase.SETTLING

@@ -361,7 +361,7 @@ def test_a_cost_without_the_memory_of_workers_is_that_of_threads() -> None:
 @pytest.mark.parametrize(
     ("unused", "capacity", "excess", "of_spans", "lines"),
     [
-        # Spans took more than there was; or what is left of a sum of floats.
+        # Spans took more than there was; or a sum of floats has a remainder.
         (1.0, 10.0, 0.0, 18.0, ["of no span -8.00 s -8.00 EUR 1.00 EUR"]),
         (1.0, 18.0 - 4e-15, 0.0, 18.0, ["of no span <1 ms 0.000000 EUR 1.00 EUR"]),
         # It is no less than its parts.

@@ -70,7 +70,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """In place of the engine: it remembers what is asked, and answers."""
+    """In place of the engine: it records requests, and answers."""
 
     def answered(
         graph: Graph, experiments: list[Experiment], progress: Callable[[int, int], object]

@@ -233,7 +233,7 @@ def _fill(
     for ref, (expression, legend) in zip(ascii_uppercase, queries, strict=False):
         query = prometheus.Dataquery().ref_id(ref).datasource(PROMETHEUS).expr(expression)
         panel.with_target(kind(query.legend_format(legend or "__auto")))
-    # Series that are told apart by what they mean, and not by their workers.
+    # Series that differ by their meaning, and not by their workers.
     if any(
         re.search("dask_activity|dask_task_", legend) and "dask_worker_name" not in legend
         for _, legend in queries
