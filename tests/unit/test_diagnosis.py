@@ -474,6 +474,28 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(threads=1.0, tasks=8, root=GONE, compute=9.0), deaths=[DEAD]),
         ["lost"],
     ),
+    **{
+        f"others wait behind what a worker computes again{beside}": (
+            given(
+                run(
+                    root={"retries": {"recomputed": 8.0}},
+                    span={"restrictions": restrictions},
+                    links=(link("f", 40, 3.0, uneven=waited, compute=3.0),),
+                    idle=4.0,
+                    uneven=waited,
+                    compute=3.0,
+                ),
+                deaths=[DEAD],
+                fewest=2.0,
+            ),
+            kinds,
+        )
+        for beside, waited, restrictions, kinds in (
+            ("", 1.3, {}, ["lost"]),
+            (", and longer", 2.0, {}, ["lost", "uneven"]),
+            (", but may run on no other one", 1.3, {"f": "workers"}, ["lost", "restricted"]),
+        )
+    },
     "a death of which nothing else is known": (
         replace(run(client=4.0, no_worker=4.0), roots={}, deaths=[DEAD._replace(roots=[])]),
         ["no_workers", "client"],

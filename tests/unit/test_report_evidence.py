@@ -170,13 +170,16 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
         lambda facts: [(one.restarted, [*one.suspects]) for one in facts.deaths],
         [(True, []), (False, ["fit"])],
     ),
-    # The first is replaced after 2 s, the second not in the 3 s until the root ends.
+    # One is replaced in its moment, one after 2 s, and one not in the 3 s until the root ends.
     "threads of a dead worker are missing until another worker comes": (
         (
             TRAIN,
             logs(
                 event(1.0, "worker.added", **THREADS),
                 event(1.1, "worker.added", "w2", **THREADS),
+                event(1.2, "worker.added", "w0", **THREADS),
+                event(2.0, "worker.added", "w4", **THREADS),
+                removed("w0", 2.0, **LOST),
                 removed(**LOST),
                 removed("w2", **LOST),
                 event(5.0, "worker.added", "w3", **THREADS),

@@ -495,7 +495,7 @@ def _missing(
     threads = {worker.name: worker.threads or 0.0 for worker in known}
     added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
     for log in removed:
-        came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
+        came = next((one for one in added if one >= log.time_ns), session.end_ns or log.time_ns)
         yield threads.get(_worker(log), 0.0), (log.time_ns, came)
 
 
