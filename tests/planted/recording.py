@@ -26,7 +26,7 @@ def judged(case: Case, folder: Path, *, replay: bool = False) -> tuple[list[Diag
     """Run a case, and return the diagnoses of its report, and their faults."""
     record(case, folder)
     (account,) = read_report(folder, replay=replay).accounts()
-    return account.diagnoses, case.faults(account.diagnoses)
+    return account.diagnoses, case.faults(account.diagnoses, account.seconds)
 
 
 def record(case: Case, folder: Path) -> None:

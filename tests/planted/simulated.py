@@ -591,9 +591,11 @@ def branches(client: Any, names: Sequence[str], count: int, seconds: float) -> l
 
 
 def broken(seconds: float) -> float:
-    """Fail at the end, on one of the workers."""
+    """Fail at the end, on one of the workers; five times there, if it comes to no other one."""
     compute(seconds)
-    if distributed.get_worker().name == "w1":
+    worker = distributed.get_worker()
+    key = worker.get_current_task()
+    if worker.name == "w1" and any(first((key, run)) for run in range(5)):
         raise OSError("no space left on device")
     return seconds
 
@@ -628,9 +630,9 @@ def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
     together(*large, user(cluster, "tiny", [0.1] * 4, 0.4))
 
 
-# It takes 4.5 s, and 2.6 s if no worker dies.
-# The oldest releases lose 1.3 s.
-@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.2, most=2.0, span="etl")
+# It takes 4.3 to 4.6 s, 3.9 s with the oldest releases, and 2.6 s if no worker dies. Each run that
+# is repeated counts as long as the mean one, so that the bound is a little higher.
+@plant("lost", workers=4, never=("uneven", "no_workers"), without=(2.45, 2.6), span="etl")
 def killed_with_half_of_all_results(client: Any, cluster: Any) -> Any:
     """Two of four workers are killed between two steps, and as many come in the same moment."""
     loaded = tasks(client, "load", [1.0] * 16)
@@ -1190,8 +1192,7 @@ ROWS: dict[str, Case] = {
         ("slow_worker",),
         workers=4,
         never=("restricted", "long_task"),
-        least=1.5,
-        most=2.0,
+        without=(2.0, 2.5),
         span="clean",
         events={0.0: slow("w2", 8.0)},
     ),
@@ -1361,14 +1362,13 @@ ROWS: dict[str, Case] = {
         span="read",
     ),
     # All tasks fail on one of four workers until they come to another one.
-    # It takes 4.0 or 4.8 s, and 3.2 s without failures. By chance, one task fails several times.
+    # By chance, one task fails several times: it takes 4.0 to 5.6 s, and 3.2 s without failures.
     "one-bad-worker": Case(
         lambda client, cluster: tasks(client, "fit", [0.8] * 24, function=broken, retries=20),
         ("repeated",),
         workers=4,
         never=("uneven", "lost"),
-        least=0.8,
-        most=2.4,
+        without=(2.4, 3.2),
         span="train",
     ),
     # Each of three steps waits for something as long as the others.

@@ -6,6 +6,8 @@ cure is tried, too, are in `test_replayed`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,7 @@ BOB = Case(
 HELD, SPILL = said("held", "bob waited for alice"), said("spill")
 
 
+@pytest.mark.parametrize("case", [BOB, replace(BOB, most=inf, least=0.0, without=(1.0, 2.5))])
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -73,5 +76,5 @@ HELD, SPILL = said("held", "bob waited for alice"), said("spill")
         [said("held", "bob waited for alice", seconds=0.4), SPILL],
     ],
 )
-def test_a_case_tells_right_from_wrong(wrong: list[Diagnosis]) -> None:
-    assert (BOB.faults([HELD, SPILL]), bool(BOB.faults(wrong))) == ([], True)
+def test_a_case_tells_right_from_wrong(case: Case, wrong: list[Diagnosis]) -> None:
+    assert (case.faults([HELD, SPILL], 3.0), bool(case.faults(wrong, 3.0))) == ([], True)
