@@ -630,9 +630,9 @@ def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
     together(*large, user(cluster, "tiny", [0.1] * 4, 0.4))
 
 
-# It takes 4.3 to 4.6 s, 3.9 s with the oldest releases, and 2.6 s if no worker dies. Each run that
-# is repeated counts as long as the mean one, so that the bound is a little higher.
-@plant("lost", workers=4, never=("uneven", "no_workers"), without=(2.45, 2.6), span="etl")
+# It takes 4.3 to 4.6 s, 3.9 s with the oldest releases, and 2.6 s if no worker dies. The report
+# takes each run that is repeated for a mean one, and can be wrong by 0.15 s.
+@plant("lost", workers=4, never=("uneven", "no_workers"), without=(2.45, 2.75), span="etl")
 def killed_with_half_of_all_results(client: Any, cluster: Any) -> Any:
     """Two of four workers are killed between two steps, and as many come in the same moment."""
     loaded = tasks(client, "load", [1.0] * 16)

@@ -523,17 +523,18 @@ class _Case:
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
             repeated = lost * root.busy / (root.tasks + lost or 1.0)
-            # Others wait behind these on one worker: for no longer than its threads have them.
+            cost = repeated / threads * self.share
+            again += self._take(cost - again, "own", "compute")
+            cost += root.missing / threads * self.share
+            again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
+            # While others are idle, tasks wait behind such runs on one worker: for no longer than
+            # its threads have these.
             waited = sum(
                 link.parts.get("uneven", 0.0)
                 for link in self.span.links
                 if link.prefix not in self.span.restrictions
             )
-            again += self._take(min(waited, repeated / (facts.fewest or inf) - again), "uneven")
-            cost = repeated / threads * self.share
-            again += self._take(cost - again, "own", "compute")
-            cost += root.missing / threads * self.share
-            again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
+            again += self._take(min(waited, repeated / (facts.fewest or inf)), "uneven")
             # Without deaths, the rest of the work takes as long on threads that are never idle.
             whole = repeated + root.missing + root.unreported
             again = min(again, self.spare + whole / threads if whole else inf)
