@@ -265,6 +265,22 @@ def flaky(seconds: float) -> float:
     return seconds
 
 
+# It takes 4.1 s, and 1.6 s without the import.
+@plant(
+    "starting",
+    workers=3,
+    never=("uneven",),
+    least=2.4,
+    most=2.5,
+    span="crawl",
+    latency=imports(2.5, "fetch"),
+)
+def import_before_tasks_that_fail(client: Any, cluster: Any) -> Any:
+    """Each worker imports for 2.5 s; a third of the tasks fail once."""
+    flawed = tasks(client, "fetch", [0.4] * 4, function=flaky, retries=3)
+    return flawed + tasks(client, "fetch", [0.4] * 8)
+
+
 @plant("failed", span="nightly")
 def a_run_that_failed(client: Any, cluster: Any) -> Any:
     """One of 8 tasks fails, and with it the sum that needs it."""

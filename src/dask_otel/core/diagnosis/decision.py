@@ -55,8 +55,7 @@ _BESIDE: Final = ("executor", "other")
 _STALLS: Final = ("scheduler", "starting", "unbegun", "report")
 #: Parts of the time before a first task, but for waits behind tasks that do not begin.
 _BEFORE_FIRST: Final = (
-    *("client", "scheduler", "no_worker", "uneven", "repeated", "transfer", "starting"),
-    "other_span",
+    *("client", "scheduler", "no_worker", "uneven", "transfer", "starting", "other_span"),
 )
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
