@@ -145,13 +145,24 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
     ]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
-    of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
-    causes = [_merged(facts, same) for same in of_kinds if same]
-    whole = facts.seconds + facts.before_first
+    of_kind = {
+        kind: same
+        for kind in KINDS
+        if (same := [one for one in claims if one.kind == kind and one.seconds > 0])
+    }
+    left = whole = facts.seconds + facts.before_first
+    causes = [_merged(facts, same, whole) for same in of_kind.values()]
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
-    worth = [one for one in causes if one.seconds >= least > 0]
     # If two save the same, the more specific one comes first.
-    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
+    causes.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
+    worth = list[Diagnosis]()
+    for one in causes:
+        # Spans beside one another have seconds each, but together no more than the run. The wait
+        # of one root for others is not the run's.
+        most = inf if one.kind == "held" else left
+        if min(one.seconds, most) >= least > 0:
+            worth.append(one if one.seconds <= most else _merged(facts, of_kind[one.kind], most))
+            left -= worth[-1].seconds * (one.kind != "held")
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else _NOTHING
         # It can be much longer than what its open spans say.
@@ -218,7 +229,7 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
-def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
+def _merged(facts: Facts, same: list[_Claim], most: float) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
     if same[0].kind == "held":
         # Not of those that held the threads, which the whole run includes.
@@ -232,13 +243,13 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
         # The others have a remainder, which would hide the span.
         sums = {name: sums[name]}
         same = [one for one in same if one.name == name]
-    total = min(_once(facts, same), facts.seconds + facts.before_first)
+    total = min(_once(facts, same), most)
     evidence = same[0].evidence
     large = [one for one in same if one.seconds >= _SHARE * same[0].seconds]
     what = _listed(what for one in large for what in one.what)
     if len(sums) > 1:
         where = f"in {name}" if name else "before the first span"
-        evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
+        evidence = f"{seconds(min(sums[name], total))} of it passed {where}. {evidence}".rstrip()
         levels = zip(*map(span_tags, sums), strict=False)
         same_tags = takewhile(lambda tags: len({*tags}) == 1, levels)
         name = full_name(tags[0] for tags in same_tags)
