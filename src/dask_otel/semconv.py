@@ -82,7 +82,7 @@ TASK_GROUP_NAME: Final = "dask.task_group.name"
 TASK_GROUP_DURATION: Final = "dask.task_group.duration"  # followed by .<action>
 TASK_GROUP_TYPES: Final = "dask.task_group.types"
 TASK_GROUP_RESTRICTION: Final = "dask.task_group.restriction"
-TASK_GROUP_SLOW_WORKER: Final = "dask.task_group.slow_worker.name"
+TASK_GROUP_SLOW_WORKERS: Final = "dask.task_group.slow_worker.names"
 TASK_GROUP_SLOW_SHARE: Final = "dask.task_group.slow_worker.share"
 TASK_GROUP_SLOW_TIME: Final = "dask.task_group.slow_worker.time"
 TASK_GROUP_OTHERS_TIME: Final = "dask.task_group.slow_worker.others.time"
@@ -201,7 +201,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_MEMORY_SPENT: _DOUBLE,
         TASK_GROUP_TYPES: _STRINGS,
         TASK_GROUP_RESTRICTION: _STRING,
-        TASK_GROUP_SLOW_WORKER: _STRING,
+        TASK_GROUP_SLOW_WORKERS: _STRINGS,
         TASK_GROUP_SLOW_SHARE: _DOUBLE,
         TASK_GROUP_SLOW_TIME: _DOUBLE,
         TASK_GROUP_OTHERS_TIME: _DOUBLE,

@@ -191,9 +191,9 @@ def block(name: str, seconds: float) -> Event:
     return lambda cluster: cluster.machines[name].block(seconds)
 
 
-def slow(name: str, times: float) -> Event:
-    """Let the tasks of a worker take so many times as long from then on."""
-    return lambda cluster: setattr(cluster.machines[name], "slowness", times)
+def slow(times: float, *names: str) -> Event:
+    """Let the tasks of workers take so many times as long from then on."""
+    return lambda cluster: [setattr(cluster.machines[name], "slowness", times) for name in names]
 
 
 def at(cluster: Any, seconds: float, event: Event) -> None:

@@ -161,7 +161,7 @@ def far(sender: Any, receiver: Any, message: Any) -> float:
     least=3.4,
     most=4.2,
     span="train",
-    events={0.0: slow("w0", 8.0)},
+    events={0.0: slow(8.0, "w0")},
 )
 def one_task_on_a_slow_worker(client: Any, cluster: Any) -> Any:
     """Two tasks of 8 run on a worker that takes eight times as long, and so does the next step."""
@@ -891,7 +891,7 @@ ROWS: dict[str, Case] = {
         least=4.0,
         most=5.8,
         span="train",
-        events={0.0: slow("w0", 8.0)},
+        events={0.0: slow(8.0, "w0")},
     ),
     # One of eight workers takes eight times as long; it has one task of each of five steps.
     "the-same-worker-is-last-in-each-step": Case(
@@ -903,7 +903,20 @@ ROWS: dict[str, Case] = {
         threads=1,
         names=("worker w0",),
         span="etl",
-        events={0.0: slow("w0", 8.0)},
+        events={0.0: slow(8.0, "w0")},
+    ),
+    # Two of five workers take four times as long. It takes 6.4 s, and 3.2 s if none does.
+    "two-slow-workers-of-five": Case(
+        lambda client, cluster: tasks(client, "fit", [0.4] * 40),
+        ("slow_worker",),
+        workers=5,
+        threads=1,
+        names=("w0", "w1"),
+        never=("uneven", "long_task"),
+        least=3.1,
+        most=3.3,
+        span="train",
+        events={0.0: slow(4.0, "w0", "w1")},
     ),
     # One of two workers takes three times as long after two seconds.
     # 4.5 s on the newest releases, 3.2 s on the oldest.
@@ -915,7 +928,7 @@ ROWS: dict[str, Case] = {
         least=3.0,
         most=4.6,
         span="train",
-        events={2.0: slow("w1", 3.0)},
+        events={2.0: slow(3.0, "w1")},
     ),
     # One of two workers takes ten times as long for the same tasks.
     "slow-worker": Case(
@@ -923,7 +936,7 @@ ROWS: dict[str, Case] = {
         ("slow_worker",),
         never=("restricted", "starting"),
         span="train",
-        events={0.0: slow("w1", 10.0)},
+        events={0.0: slow(10.0, "w1")},
     ),
     # ------------------------------------------------------ deaths
     # Three of four workers are paused for 8 s, as for lack of memory.
@@ -1210,7 +1223,7 @@ ROWS: dict[str, Case] = {
         never=("restricted", "long_task"),
         without=(2.0, 2.5),
         span="clean",
-        events={0.0: slow("w2", 8.0)},
+        events={0.0: slow(8.0, "w2")},
     ),
     # The client thinks for 0.2 s after each round of three tasks, on four threads.
     "think-after-three": Case(

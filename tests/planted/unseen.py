@@ -330,7 +330,7 @@ ROWS: dict[str, Case] = {
         threads=1,
         never=("restricted", "starting"),
         span="etl/clean",
-        events={0.0: slow("w6", 12.0)},
+        events={0.0: slow(12.0, "w6")},
     ),
     # Each of eight tasks fails twice after 2 s.
     "two-retries-each": Case(

@@ -71,10 +71,10 @@ def test_the_worker_that_takes_longer_is_named(o: Simulated) -> None:
         wait(o.client.map(slow_there, [0.2] * 20, slow="w1", key=keys))
     o.quiet()
     (even,), (uneven,) = groups(o, "even"), groups(o, "uneven")
-    assert even.slow_worker is None
-    assert uneven.slow_worker is not None
-    name, share, mean, others = uneven.slow_worker
-    assert (name, mean, others) == ("w1", pytest.approx(1.0), pytest.approx(0.2))
+    assert even.slow_workers is None
+    assert uneven.slow_workers is not None
+    names, share, mean, others = uneven.slow_workers
+    assert (names, mean, others) == (["w1"], pytest.approx(1.0), pytest.approx(0.2))
     assert 2 / 20 <= share < 7 / 20
 
 

@@ -77,7 +77,7 @@ TYPES: dict[str, type] = {
     "dask.span.worker_memory.heartbeat.count": int,
     "dask.span.worker_tasks.peak": int,
     "dask.task_group.restriction": str,
-    "dask.task_group.slow_worker.name": str,
+    "dask.task_group.slow_worker.names": tuple,
     "dask.worker.name": str,
 }
 FAMILIES: dict[str, type] = {

@@ -17,7 +17,7 @@ from dask_otel.core.diagnosis.facts import (
     FullestWorker,
     Link,
     RootFacts,
-    SlowWorker,
+    SlowWorkers,
     SpanFacts,
 )
 from dask_otel.semconv import PATH_PARTS
@@ -83,7 +83,7 @@ ASLEEP = {"thread-cpu": 0.1, "thread-noncpu": 35.9}
 HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
 DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "missing": 10.0}
-SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0)
+SLOW = SlowWorkers(["w2"], "f", 8, 4.0, 1.0)
 PAUSED = {"root": {"paused": 4.0}, "span": {"paused": 4.0}}
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
 FLAKY = {"train": ["OSError: 503"], "parse": ["ValueError: a bad row"]}
@@ -646,7 +646,7 @@ SAID: list[tuple[Facts, str]] = [
                 "tiny tasks",
                 "train spent 9.90 s of 10.0 s on Dask's own work for 4,000 tasks of <1 ms",
             ),
-            ("slow worker", "train waited 8.00 s for a slow worker, w2"),
+            ("slow worker", "train waited 8.00 s for tasks that take longer on w2"),
             ("a wave too many", "train waited for a free thread: twice the threads save 1.00 s"),
         ]
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dask_otel.core.pace import is_slow, runs_of
+from dask_otel.core.pace import is_slow, runs_of, slow_of
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,35 @@ def test_is_slow(own: Sequence[float], others: Sequence[float], slow: bool) -> N
     assert is_slow(runs_of(own), runs_of(others)) is slow
 
 
+@pytest.mark.parametrize(
+    ("means", "slow"),
+    [
+        ([1.0, 4.0, 1.0, 4.5, 1.0], [3, 1]),
+        # Beside a slower one, and beside those that are as fast as the others.
+        ([1.0, 8.0, 1.0, 2.5, 1.0], [1, 3]),
+        ([1.0, 8.0, 1.0, 1.2, 1.0], [1]),
+        # Half of them are slow, but not most; others are slow beside a few that take no time.
+        ([1.0, 4.0, 1.0, 4.5], [3, 1]),
+        ([4.0, 4.0, 1.0], []),
+        ([0.0, 0.0, 1.0, 1.0], []),
+    ],
+)
+def test_slow_workers_are_found_beside_one_another(means: list[float], slow: list[int]) -> None:
+    runs = {number: runs_of([mean] * 8) for number, mean in enumerate(means)}
+    found, own, others = slow_of({**runs, 9: runs_of([99.0])})
+    assert (found, own and sorted(found)) == (slow, sorted(slow) if slow else ())
+    if slow:
+        assert own[1] == pytest.approx(8 * sum(means[one] for one in slow))
+        assert own[1] + others[1] == pytest.approx(8 * sum(means))
+
+
 @pytest.mark.parametrize(("times", "some"), [(1.0, False), (10.0, True)])
 def test_tasks_of_any_length(times: float, some: bool) -> None:
-    """Of four workers, the one with the most seconds: by chance, or as its tasks take longer."""
+    """Some workers have the longest ones: by chance, or as tasks take longer on one of them."""
     rng, found = random.Random(0), 0
-    for _ in range(1000):
-        workers = [[rng.expovariate(1.0) for _ in range(rng.randint(2, 30))] for _ in range(4)]
+    for number in range(1000):
+        count = 4 + number % 20
+        workers = [[rng.expovariate(1.0) for _ in range(rng.randint(2, 30))] for _ in range(count)]
         workers[0] = [one * times for one in workers[0]]
-        most = max(workers, key=sum)
-        found += is_slow(runs_of(most), runs_of([n for w in workers if w is not most for n in w]))
+        found += bool(slow_of(dict(enumerate(map(runs_of, workers))))[0])
     assert bool(found) is some

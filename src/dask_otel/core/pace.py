@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import sqrt
-from typing import Final, TypeAlias
+from operator import add, sub
+from typing import Final, TypeAlias, TypeVar
 
 #: The number of some runs, their seconds, and the sum of the squares of these.
 Runs: TypeAlias = Sequence[float]
+Worker = TypeVar("Worker")
 
 #: A worker is slow if its runs take so many times as long as the others' on average; and if the
 #: difference is so many standard errors. Runs vary by at least this share of their mean: a few can
@@ -20,6 +23,22 @@ _LEAST_SPREAD: Final = 0.2
 def runs_of(seconds: Sequence[float]) -> Runs:
     """Return the sums of some runs."""
     return len(seconds), sum(seconds), sum(one * one for one in seconds)
+
+
+def slow_of(runs: Mapping[Worker, Runs]) -> tuple[list[Worker], Runs, Runs]:
+    """Return the slow workers, at most half of all, and the sums of their runs and of the others'.
+
+    Only workers with two runs count. The slowest one is the first; each is slow beside those that
+    are not.
+    """
+    means = {worker: one[1] / one[0] for worker, one in runs.items() if one[0] > 1}
+    known = sorted(means, key=means.__getitem__)
+    sums = [*accumulate((runs[one] for one in known), lambda *two: [*map(add, *two)])]
+    for fast in range(len(known) - len(known) // 2, len(known)):
+        others, slow = sums[fast - 1], known[fast:]
+        if others[1] and all(is_slow(runs[one], others) for one in slow):
+            return slow[::-1], [*map(sub, sums[-1], others)], others
+    return [], (), ()
 
 
 def is_slow(own: Runs, others: Runs) -> bool:

@@ -162,9 +162,9 @@ class FinishedGroup:
     types: tuple[str, ...]
     #: ``resources`` or ``workers``; empty if any worker may run its first task.
     restriction: str = ""
-    #: The name of a worker that is slower than the others, the share of the runs that were slow on
-    #: it, the mean seconds of these and of the others'; None if none is.
-    slow_worker: tuple[str, float, float, float] | None = None
+    #: The names of the workers that are slower than the others, the share of the runs that were
+    #: slow there, the mean seconds of these and of the others'; None if none is.
+    slow_workers: tuple[list[str], float, float, float] | None = None
     #: None if it had no results in memory, or that is not measured.
     memory: SpanMemory | None = None
 

@@ -16,7 +16,7 @@ from dask_otel.core.diagnosis.facts import (
     Facts,
     FullestWorker,
     RootFacts,
-    SlowWorker,
+    SlowWorkers,
     SpanFacts,
     link_of,
 )
@@ -33,7 +33,7 @@ from dask_otel.report.findings import (
 )
 from dask_otel.report.path import link, span_path
 from dask_otel.report.seconds import LOST, add, span_activities
-from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
+from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, texts, tree_of
 from dask_otel.report.telemetry.series import History
 
 Times: TypeAlias = list[tuple[float, float]]
@@ -44,7 +44,7 @@ _CANCELLED: Final = "cancelled"
 _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 #: Of a group: its tasks, their results, those that were computed again, their seconds, and the
-#: runs of its slowest worker.
+#: runs of its slow workers.
 _GROUP: Final = (
     semconv.TASK_COUNT,
     semconv.TASK_OUTCOME_COUNT.format("memory"),
@@ -296,9 +296,9 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
             add(entry.before.setdefault(prefix, {}), action, group.number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
-        if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
-            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others))
-    for task in tasks:
+        if names := texts(group.attributes.get(semconv.TASK_GROUP_SLOW_WORKERS)):
+            entry.slow.append(SlowWorkers(names, prefix, share * count, mean, others))
+    for task in sorted(tasks, key=lambda one: one.end_ns):
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
             of, worker = "/".join(_group_of(task)), task.text(semconv.WORKER_NAME)
@@ -507,10 +507,8 @@ def _death(log: Log) -> Death:
     own = log.attributes
     said = words.one_line((log.body or "").partition("\n")[0])
     suspects, prefixes, roots = (
-        [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
-        for value in map(
-            own.get, (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
-        )
+        texts(own.get(key))
+        for key in (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
     )
     # Whole sentences.
     said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."

@@ -11,12 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
-from operator import sub
 from statistics import median, median_high
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.graph import Row
-from dask_otel.core.pace import is_slow, runs_of
+from dask_otel.core.pace import runs_of, slow_of
 from dask_otel.core.sums import covered, summed
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
@@ -217,11 +216,10 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> Mapping[int, Slowness]:
     found: dict[int, dict[int, tuple[float, float]]] = defaultdict(dict)
     for prefix, workers in seconds.items():
         runs = {worker: runs_of(own) for worker, own in workers.items()}
-        whole = [*map(sum, zip(*runs.values(), strict=True))]
-        for worker, own in runs.items():
-            others = [*map(sub, whole, own)]
-            if own[0] > 1 < others[0] and others[1] and is_slow(own, others):
-                found[worker][prefix] = own[1], own[0] * others[1] / others[0]
+        slow, _, others = slow_of(runs)
+        for worker in slow:
+            own = runs[worker]
+            found[worker][prefix] = own[1], own[0] * others[1] / others[0]
     return found
 
 

@@ -616,24 +616,25 @@ class _Case:
         self.left["inner"] = min(self.left["inner"], self.spare)
 
     def had_slow_workers(self) -> None:
-        """Claim what tasks took longer on a slow worker."""
-        known = {(slow.name, slow.prefix) for slow in self.span.slow}
+        """Claim what tasks took longer on slow workers."""
+        known = {(name, slow.prefix) for slow in self.span.slow for name in slow.names}
         for slow in self.span.slow:
             lost = slow.runs * (slow.mean - slow.others)
-            took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
+            each = lost / len(slow.names) / max(1.0, self.facts.threads)
+            took = self._take(each, "uneven", "compute", "own")
             # As if all threads had shared the rest of the work evenly, at most.
             took = min(took, self.spare + lost / self.threads)
             # Nor are its other tasks on the path as fast as they would be elsewhere.
             others = (
                 link.parts.get("compute", 0.0)
                 for link in self.span.links
-                if link.worker == slow.name and (slow.name, link.prefix) not in known
+                if link.worker in slow.names and (link.worker, link.prefix) not in known
             )
             took += self._take(sum(others) * (1.0 - slow.others / slow.mean), "compute")
-            known |= {(slow.name, link.prefix) for link in self.span.links}
+            known |= {(name, link.prefix) for name in slow.names for link in self.span.links}
             self.spare = max(0.0, self.spare - took)
             said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
-            self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
+            self._say("slow_worker", took, slow.names, f"{said} elsewhere, on average.")
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""

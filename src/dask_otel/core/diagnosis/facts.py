@@ -45,13 +45,13 @@ def link_of(
     return Link(prefix, parts, group, alike, mean, worker, again)
 
 
-class SlowWorker(NamedTuple):
-    """A worker whose runs take longer than the others' runs of the same tasks."""
+class SlowWorkers(NamedTuple):
+    """Workers whose runs take longer than the others' runs of the same tasks."""
 
-    name: str
+    names: Sequence[str]
     prefix: str
     runs: float
-    #: Mean seconds of its runs, and of the others'.
+    #: Mean seconds of their runs, and of the others'.
     mean: float
     others: float
 
@@ -75,7 +75,7 @@ class SpanFacts:
     work: dict[str, dict[str, float]] = field(default_factory=dict)
     before: dict[str, dict[str, float]] = field(default_factory=dict)
     restrictions: dict[str, str] = field(default_factory=dict)
-    slow: list[SlowWorker] = field(default_factory=list)
+    slow: list[SlowWorkers] = field(default_factory=list)
     #: For how long a worker was paused, and for how long one that died was missing, until others
     #: came: without the seconds in which known tasks of its path computed, or were not submitted.
     paused: float = 0.0

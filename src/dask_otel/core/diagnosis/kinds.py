@@ -57,8 +57,8 @@ KINDS: Final[dict[str, Kind]] = {
         "Allow work stealing, and spread the data and the partitions more evenly.",
     ),
     "slow_worker": Kind(
-        "{span} waited {took} for a slow worker, {what}",
-        "See what else runs on its machine, or replace it.",
+        "{span} waited {took} for tasks that take longer on {what}",
+        "See what else runs on that machine, or replace the worker.",
     ),
     "starting": Kind(
         "{span} waited {took} for workers to begin its tasks",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dask_otel.core.life.computing import slow_worker
+from dask_otel.core.life.computing import slow_workers
 from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
 from dask_otel.core.life.task_runs import finish_tasks
 from dask_otel.core.memory.ledger import Ledger
@@ -161,7 +161,7 @@ def _finish_groups(
                     durations=fact.durations,
                     types=fact.types,
                     restriction=group.restriction,
-                    slow_worker=slow_worker(group, fact.durations.get("compute", 0.0)),
+                    slow_workers=slow_workers(group, fact.durations.get("compute", 0.0)),
                     memory=None if memory is None else memory.of_group(group),
                 )
             )

@@ -9,7 +9,7 @@ from typing import Final
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
-from dask_otel.core.pace import is_slow
+from dask_otel.core.pace import slow_of
 from dask_otel.core.path.step import SECONDS, START, STOP, WORKER
 from dask_otel.core.records import RawRun
 
@@ -103,25 +103,20 @@ class Computing:
         return max(0.0, until - span.cluster_before - span.computed)
 
 
-def slow_worker(group: Group, seconds: float) -> tuple[str, float, float, float] | None:
-    """Return the slowest worker of a group, if it is slow; it and another one have two runs.
+def slow_workers(group: Group, seconds: float) -> tuple[list[str], float, float, float] | None:
+    """Return the slow workers of a group, if it has some.
 
-    Returns its name, the share of the runs that were slow there, and the mean seconds of these and
-    of the others'. All runs computed for `seconds`.
+    Returns their names, the share of the runs that were slow there, and the mean seconds of these
+    and of the others'. All runs computed for `seconds`.
     """
-    known = {name: runs for name, runs in group.by_worker.items() if runs[0] > 1}
-    if len(known) < 2:
-        return None
     # One that was as fast as others before is slow by its latest runs only.
     for first in (0, _SUMS):
-        name = max(known, key=lambda one: known[one][first + 1] / known[one][first])
-        own = known[name]
-        others = [*map(sum, zip(*(known[one] for one in known.keys() - {name}), strict=True))]
-        if is_slow(own[first:][:_SUMS], others[first:][:_SUMS]):
-            mean, usual = (one[first + 1] / one[first] for one in (own, others))
+        runs = {name: one[first:][:_SUMS] for name, one in group.by_worker.items()}
+        names, own, others = slow_of(runs)
+        if names:
+            mean, usual = (one[1] / one[0] for one in (own, others))
             share = own[0] / (own[0] + others[0])
             if first:
-                more = (seconds / max(1, group.memory) - others[1] / others[0]) / (mean - usual)
-                share = min(1.0, max(0.0, more))
-            return str(name), share, mean, usual
+                share = (seconds / max(1, group.memory) - usual) / (mean - usual)
+            return [*map(str, names)], min(1.0, max(0.0, share)), mean, usual
     return None

@@ -354,9 +354,9 @@ class _Translation(TaskRecords):
         self._put_parts(out, semconv.TASK_GROUP_DURATION, group.durations)
         if group.restriction:
             out[semconv.TASK_GROUP_RESTRICTION] = group.restriction
-        if group.slow_worker is not None:
-            name, share, mean, others = group.slow_worker
-            out[semconv.TASK_GROUP_SLOW_WORKER] = self._text(name)
+        if group.slow_workers is not None:
+            names, share, mean, others = group.slow_workers
+            out[semconv.TASK_GROUP_SLOW_WORKERS] = (*map(self._text, names),)
             out[semconv.TASK_GROUP_SLOW_SHARE] = share
             self._put(
                 out,

@@ -263,3 +263,8 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 def text(value: Plain) -> str:
     """Return a text; empty if it is absent or not text."""
     return value if isinstance(value, str) else ""
+
+
+def texts(value: Plain) -> list[str]:
+    """Return the texts of a list; none if it is absent or no list."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
