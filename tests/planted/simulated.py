@@ -918,6 +918,15 @@ ROWS: dict[str, Case] = {
         span="train",
         events={0.0: slow(4.0, "w0", "w1")},
     ),
+    # One of two workers takes three times as long for the last 12 of 120 tasks.
+    "a-worker-becomes-slow-late": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 120),
+        ("threads",),
+        also=("slow_worker",),
+        never=("restricted", "starting"),
+        span="train",
+        events={9.0: slow(3.0, "w1")},
+    ),
     # One of two workers takes three times as long after two seconds.
     # 4.5 s on the newest releases, 3.2 s on the oldest.
     "a-worker-becomes-slow": Case(

@@ -17,9 +17,9 @@ from dask_otel.core.records import RawRun
 #: and 600 more by 16. A run takes 300 bytes until then.
 TOGETHER: Final = 32
 #: Most workers of a group whose runs are known; first runs of a group that are looked at, and then
-#: each of so many.
+#: each of so many, if they take fewer seconds on average. If longer ones are slow, few cost much.
 MAX_WORKERS: Final = 128
-_FIRST, _EACH = 64, 8
+_FIRST, _EACH, _SHORT = 64, 8, 0.1
 #: Of the runs of a worker, so many sums are known; and once more as those of the latest ones, for
 #: which earlier runs count less with each later one, by this factor.
 _SUMS: Final = 3
@@ -81,7 +81,8 @@ class Computing:
         ended = max(map(_stop, runs))
         self._ran(group, None, min(map(_start, runs)), ended, ended)
         by_worker = group.by_worker
-        for run in runs if group.memory <= _FIRST else runs[::_EACH]:
+        some = group.memory > _FIRST and seconds < _SHORT * len(runs)
+        for run in runs[::_EACH] if some else runs:
             known, took = by_worker.get(run[WORKER]), run[SECONDS]
             if known is not None:
                 runs_of, sums, squares, latest, latest_sums, latest_squares = known
