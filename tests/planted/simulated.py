@@ -646,6 +646,20 @@ def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
     together(*large, user(cluster, "tiny", [0.1] * 4, 0.4))
 
 
+# It takes 5.7 s, and 3.8 s if no worker dies.
+@plant("lost", workers=4, names=("load",), never=("uneven",), least=1.8, most=2.3)
+def killed_with_results_of_another_root(client: Any, cluster: Any) -> None:
+    """The worker that dies has tasks of one root, and the only results of another one."""
+    with span("load"):
+        loaded = tasks(client, "load", [1.5] * 16)
+        wait(loaded)
+    with span("fit"):
+        fitted = tasks(client, "fit", [0.4] * 16, loaded)
+        time.sleep(0.2)
+        cluster.kill("w3")
+        wait(fitted)
+
+
 # It takes 4.3 to 4.6 s, 3.9 s with the oldest releases, and 2.6 s if no worker dies. The report
 # takes each run that is repeated for a mean one, and can be wrong by 0.15 s.
 @plant("lost", workers=4, never=("uneven", "no_workers"), without=(2.45, 2.75), span="etl")

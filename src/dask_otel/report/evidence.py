@@ -302,8 +302,10 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
             of, worker = "/".join(_group_of(task)), task.text(semconv.WORKER_NAME)
-            # The first run of a task in such a group may also have been lost before its end.
+            # The first run of a task may also have been lost before its end: of one that needs the
+            # others, which come first.
             again = recomputed > 0 and (task.number(semconv.TASK_ATTEMPT) or 1) > 1
+            recomputed -= again
             known = link(task), of, int(count), results, compute, worker, again
             entry.links.append(link_of(name, *known))
 

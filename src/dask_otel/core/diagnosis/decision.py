@@ -383,7 +383,12 @@ class _Case:
         self.on = f"on {self.threads:.3g} {noun(self.threads, 'thread')}"
         #: The share of the root's time on the path of this span.
         self.share = sum(span.parts.values()) / (root.seconds or 1.0)
-        self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
+        # Its results can also have been on a worker that had tasks of other roots.
+        self.deaths = [
+            one
+            for one in facts.deaths
+            if not one.roots or root.name in one.roots or "recomputed" in root.retries
+        ]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
         blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in ("worker", "scheduler"))
@@ -523,10 +528,11 @@ class _Case:
         again = self._take(inf, "repeated")
         if self.deaths and (lost or root.missing):
             # What its tasks waited for on workers that died, and for others. Results that are
-            # computed again take all of their time, unless it was known as that of the first run.
+            # computed again take all of their time, unless that of the first run is in it, too.
             for link in self.span.links:
                 waits = ("uneven", "no_worker") * ("repeated" in link.parts or link.again)
-                anew = ("no_thread", "compute") * (link.again and "repeated" not in link.parts)
+                first = link.parts.get("repeated", 0.0) >= link.parts.get("compute", 0.0)
+                anew = ("no_thread", "compute") * (link.again and not first)
                 for part in (*waits, *anew):
                     own = "own" if part == "no_thread" else part
                     again += self._take(link.parts.get(part, 0.0), own)
