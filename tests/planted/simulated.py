@@ -154,6 +154,23 @@ def far(sender: Any, receiver: Any, message: Any) -> float:
 # -------------------------------------------------------------------- uneven, restricted
 
 
+# It takes 2.6 s, and 2.0 s if any number of them runs at a time.
+@plant(
+    "restricted",
+    workers=3,
+    also=("threads",),
+    never=("uneven", "starting"),
+    least=0.55,
+    most=0.65,
+    span="score",
+    config={"distributed.worker.resources": {"memory": 5}},
+)
+def a_resource_beside_a_busy_step(client: Any, cluster: Any) -> Any:
+    """Each worker has memory for one large task at a time; small ones keep threads busy."""
+    loaded = tasks(client, "load", [0.2] * 24)
+    return loaded + tasks(client, "score", [0.6] * 12, loaded[:12], resources={"memory": 4})
+
+
 # It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
 @plant(
     "slow_worker",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -132,7 +133,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     return Facts(
         seconds=opened(roots),
         roots={root.name: root for root in of_roots},
-        spans=_spans(session, missing, pauses),
+        spans=_spans(session, {root.name: root.threads for root in of_roots}, missing, pauses),
         before_first=before_first,
         blocked_first=blocked_first,
         between=between,
@@ -223,7 +224,9 @@ def _overlap(times: Times, start: float, end: float) -> float:
 # ------------------------------------------------------------------------------- spans
 
 
-def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
+def _spans(
+    session: Session, threads: Mapping[str, float], missing: Gone, pauses: Times
+) -> list[SpanFacts]:
     """Return the spans by name, with their paths, links and groups."""
     spans, names = session.of_type("span"), span_names(session)
     _, below = tree_of(spans)
@@ -250,11 +253,19 @@ def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
             share = 1.0 if is_own else own[name] / (all_of[name] or 1.0)
             add(found[name].work.setdefault(prefix, {}), activity, took * share)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
+    everything = session.of_type("group")
+    needy = {
+        one.text(semconv.SPAN_ID)
+        for one in everything
+        if one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"
+    }
     no_waits: dict[str, Times] = {name: [] for name in found}
     for key in {**groups, **tasks}:
         if (owner := names.get(key[0], "")) in found:
             of = tasks.get(key, ())
-            _add_group(found[owner], groups.get(key, ()), of)
+            entry = found[owner]
+            present = threads.get(entry.root, 0.0) if key[0] in needy else 0.0
+            _add_group(entry, groups.get(key, ()), of, partial(_free, everything, present))
             no_waits[owner] += chain.from_iterable(map(_no_waits, of))
     for name, same in grouped(spans, lambda one: one.full_name).items():
         # Nothing waits for a worker while a task of the path computes, or before its submission.
@@ -284,7 +295,23 @@ def _no_waits(task: Span) -> Iterator[tuple[float, float]]:
     yield task.end_ns - parts.get("compute", 0.0) * 1e9, task.end_ns
 
 
-def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:
+def _free(groups: Sequence[Span], threads: float, task: Span) -> float:
+    """Return the seconds for which all threads could have done what idle ones did not.
+
+    They are those of a task on the path that waited for a thread.
+    """
+    parts = link(task)
+    took = sum(parts.values()) if threads and "no_thread" in parts else 0.0
+    busy = _computed(groups, [(task.end_ns - took * 1e9, task.end_ns)] if took else [])
+    return max(0.0, took - busy / (threads or 1.0))
+
+
+def _add_group(
+    entry: SpanFacts,
+    groups: Iterable[Span],
+    tasks: Sequence[Span],
+    free: Callable[[Span], float],
+) -> None:
     """Add the groups of a name to their span, and those of their tasks that are on the path."""
     count = results = recomputed = compute = 0.0
     for group in groups:
@@ -306,7 +333,7 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
             # others, which come first.
             again = recomputed > 0 and (task.number(semconv.TASK_ATTEMPT) or 1) > 1
             recomputed -= again
-            known = link(task), of, int(count), results, compute, worker, again
+            known = link(task), of, int(count), results, compute, worker, again, free(task)
             entry.links.append(link_of(name, *known))
 
 

@@ -682,10 +682,18 @@ class _Case:
         left["transfer"] += data
         uneven -= data
         resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
-        if resources and left["unbegun"]:
-            # They hold threads, and wait for a resource that others hold.
+        # They hold threads, and wait for a resource that others hold; those behind them wait for
+        # these threads.
+        tied = [link for link in span.links if link.free]
+        most = sum(link.free for link in tied)
+        whole = sum(
+            link.parts["no_thread"] if link.prefix in resources else link.free for link in tied
+        )
+        if left["unbegun"]:
+            most = whole = inf
+        if resources and whole:
             how |= resources
-            waits = restricted + self._take(inf, "unbegun", "own")
+            waits = restricted + min(most, self._take(whole, "unbegun", "own"))
             restricted = min(waits, inf if root.idle is None else root.idle / self.threads)
         self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
         self._say("uneven", uneven, "", self._evidence("uneven"))

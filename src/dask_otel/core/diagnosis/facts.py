@@ -27,6 +27,9 @@ class Link(NamedTuple):
     worker: str = ""
     #: Whether it computed a result again that was lost.
     again: bool = False
+    #: If it waited for a thread, and tasks of its span need resources: the seconds for which all
+    #: threads could have done what idle ones did not.
+    free: float = 0.0
 
 
 def link_of(
@@ -38,11 +41,12 @@ def link_of(
     computed: float,
     worker: str = "",
     again: bool = False,
+    free: float = 0.0,
 ) -> Link:
     """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
     others = max(0.0, computed - parts.get("compute", 0.0))
     mean = others / (results - 1) if results > 1 else None
-    return Link(prefix, parts, group, alike, mean, worker, again)
+    return Link(prefix, parts, group, alike, mean, worker, again, free)
 
 
 class SlowWorkers(NamedTuple):
