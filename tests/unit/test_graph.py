@@ -31,7 +31,8 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
-    return Submission(100.0 + at, dict.fromkeys(needs, (0, at, 2)), needs, {})
+    priorities = dict.fromkeys(needs, (0, at, 2))
+    return Submission(100.0 + at, priorities, needs, {}, (("fit", 2.0 + at),), 1e8 + at)
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:
@@ -59,9 +60,13 @@ def test_whatever_workers_report_is_json_and_no_lie(
         seconds, 1, "k", "w", start, start + seconds, 1, None, nbytes,
         parts=(("transfer", start - took, took),), sent=start,
     )  # fmt: skip
-    recorded = log([tuple(odd)], submitted(0.0, k=[]))
+    first = submitted(0.0, k=[])._replace(durations=(("fit", took),), bandwidth=seconds)
+    recorded = log([tuple(odd)], first)
     recorded.seceded["k", start] = took
-    runs = line(recorded)["runs"]
+    found = line(recorded)
+    for value in (*found["durations"], found["scheduler"]["bandwidth"]):
+        assert value is None or value >= 0.0
+    runs = found["runs"]
     for column in ("start", "sent", "seconds", "transfer", "seceded"):
         (value,) = runs[column]
         assert value is None or isinstance(value, (int, float)), column
@@ -73,6 +78,11 @@ def test_transfers_that_overlap_count_once() -> None:
     parts = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
     runs = line(log([run("k", parts=parts)], submitted(0.0, k=[])))["runs"]
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
+
+
+def test_the_scheduler_knew_what_it_knew_at_the_first_submission() -> None:
+    found = line(log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[])))
+    assert (found["durations"], found["scheduler"]["bandwidth"]) == ([2.0], 1e8)
 
 
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:

@@ -46,14 +46,24 @@ def graph(*runs: dict[str, Any], workers: Any = (1, 1), **line: Any) -> Graph:
     )  # fmt: skip
 
 
-def recorded(folder: Path, work: Callable[[Bridged], object], *threads: int) -> Graph:
-    """Let a user work on workers with so many threads; return what the bridge recorded."""
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
+def recorded(
+    folder: Path,
+    work: Callable[[Bridged], object],
+    *threads: int,
+    before: Callable[[Bridged], object] = bool,
+    **config: object,
+) -> Graph:
+    """Let a user work on workers with so many threads; return what the bridge recorded.
+
+    What happened `before` that is no part of it.
+    """
+    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0, config=config)
 
     def program() -> None:
         dask_otel.register(b.client, {"files": {"path": str(folder)}})
         for number, one in enumerate(threads):
             b.cluster.add_worker(f"w{number}", one, resources={"slot": 1})
+        before(b)
         with dask_otel.span("work"):
             work(b)
         b.exported()

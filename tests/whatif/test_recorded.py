@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,7 @@ import dask_otel
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.plan import plan
+from tests.simulated.tasks import filled
 from tests.whatif.graphs import random_graphs, recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
@@ -71,6 +73,20 @@ def side_by_side(b: Any) -> None:
     other.result()
 
 
+def uneven(b: Any, key: str = "") -> None:
+    """A long task, and short ones that need not wait behind it."""
+    specs: dict[Any, Any] = {(f"slow-0{key}", 0): (nap, 4.0)}
+    specs |= {(f"quick-{number}{key}", 0): (nap, 0.1) for number in range(12)}
+    wait(b.client.get(specs, [*specs], sync=False))
+
+
+def fetching(b: Any) -> None:
+    """Tasks that need a large result of a worker, and a small one of another worker."""
+    specs: dict[Any, Any] = {(f"load-{size}", 0): (filled, size) for size in (1, 2_000_000)}
+    specs |= {(f"use-{number}", 0): (nap, 0.5, *[*specs][:2]) for number in range(6)}
+    wait(b.client.get(specs, [*specs], sync=False))
+
+
 def mixed(seed: int, b: Any) -> None:
     """Submissions of random graphs that continue one another."""
     random_graphs(b.client, seed)
@@ -99,6 +115,32 @@ def test_the_replay_with_other_threads_is_what_really_happens(
         real = recorded(tmp_path / str(threads), work, threads)
         found = replayed(plan(graph, with_workers([threads]))).seconds
         assert found == pytest.approx(real.stop - real.start, **margin), threads
+
+
+@pytest.mark.parametrize(
+    ("work", "known", "forgotten"),
+    [
+        (uneven, {"before": partial(uneven, key="earlier")}, {"durations": ()}),
+        (fetching, {"distributed.scheduler.bandwidth": "2 MB"}, {"scheduler": {"stealing": False}}),
+    ],
+)
+def test_a_replay_begins_with_what_the_scheduler_knew(
+    tmp_path: Path,
+    work: Callable[[Any], object],
+    known: dict[str, Any],
+    forgotten: dict[str, Any],
+) -> None:
+    """It decides which task goes where, and nothing else does."""
+    config = {"distributed.scheduler.work-stealing": False, **known}
+    graph = recorded(tmp_path / "1 x 2", work, 1, 1, **config)
+    took = graph.stop - graph.start
+    assert replayed(plan(graph, Experiment("as it was"))).seconds == pytest.approx(took, abs=MARGIN)
+    real = recorded(tmp_path / "1 x 3", work, 1, 1, 1, **config)
+    found = replayed(plan(graph, with_workers([1, 1, 1]))).seconds
+    assert found == pytest.approx(real.stop - real.start, abs=MARGIN)
+    # As files of earlier releases.
+    before = replayed(plan(replace(graph, **forgotten), Experiment("as it was"))).seconds
+    assert abs(before / took - 1) > 0.1
 
 
 def test_replays_with_several_workers_are_near(tmp_path: Path) -> None:

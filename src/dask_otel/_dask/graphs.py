@@ -7,12 +7,12 @@ group, when `Computing` adds them up. Most of a log is what the bridge has made 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Hashable, Iterable, Mapping
+from collections.abc import Collection, Container, Hashable, Mapping
 from typing import Any, Final
 from weakref import WeakSet
 
 from distributed.metrics import time
-from distributed.scheduler import Scheduler, TaskState, WorkerState
+from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
 
 from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE
 from dask_otel.core.life.open_span import Group, OpenSpan
@@ -61,7 +61,7 @@ class Graphs:
         self,
         priorities: Mapping[Hashable, tuple[Any, ...] | None],
         tasks: Collection[TaskState],
-        groups: Iterable[object],
+        groups: Collection[TaskGroup],
         is_restricted: bool,
     ) -> None:
         """Record tasks of some groups that a client has submitted, or that will run again."""
@@ -71,7 +71,10 @@ class Graphs:
         needing = [task for task in tasks if task.dependencies]
         needs = {task.key: [one.key for one in task.dependencies] for task in needing}
         limits = {task.key: _restriction(task) for task in tasks} if is_restricted else {}
-        submission = Submission(time(), priorities, needs, limits)
+        known = [one.prefix for one in groups if one not in self.submissions]
+        durations = tuple([(one.name, one.duration_average) for one in known])
+        expected = durations, self.scheduler.bandwidth
+        submission = Submission(time(), priorities, needs, limits, *expected)
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
 

@@ -123,7 +123,12 @@ def graph_line(
             }
             for one in log.workers
         ],
-        "scheduler": {"stealing": log.scheduler[0], "saturation": _finite(log.scheduler[1])},
+        "durations": numbers.durations,
+        "scheduler": {
+            "stealing": log.scheduler[0],
+            "saturation": _finite(log.scheduler[1]),
+            "bandwidth": numbers.bandwidth,
+        },
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }
@@ -181,6 +186,10 @@ class _Numbers:
         self._start, self._workers, self._seceded = start, log.workers, log.seceded
         self.tasks: dict[Hashable, int] = {}
         self.prefixes: dict[str, int] = {}
+        #: What Dask expected at the start: by prefix, the seconds of a task, if it knew any; and
+        #: the bytes a second between workers.
+        self.durations: list[float | None] = []
+        self.bandwidth: float | None = None
         #: By the identity of the lists of their submissions.
         self.groups: dict[int, int] = {}
         self.submissions: dict[float, int] = {}
@@ -199,6 +208,11 @@ class _Numbers:
         """Return the entries of a run of a submitted task."""
         it, outcome = TaskRun._make(run), part.outcome
         number, sent = _number(self.tasks, it.key), it.sent
+        prefix = _number(self.prefixes, part.prefix)
+        if prefix == len(self.durations):
+            first = part.submissions[0]
+            self.durations.append(_known(dict(first.durations).get(part.prefix, -1.0)))
+            self.bandwidth = self.bandwidth or _known(first.bandwidth)
         needs, limit = of.needs.get(it.key, ()), of.limits.get(it.key)
         before = sorted([self.tasks[one] for one in needs if one in self.tasks])
         self.outside += len(needs) - len(before)
@@ -209,7 +223,7 @@ class _Numbers:
         fetched = [at for action, at, _ in it.parts or () if action == "transfer"]
         return Row(
             number,
-            _number(self.prefixes, part.prefix),
+            prefix,
             _number(self.groups, id(part.submissions)),
             before,
             _number(self.submissions, of.at),
@@ -257,6 +271,10 @@ def _number(numbers: dict[Any, int], item: Hashable) -> int:
 def _finite(seconds: float) -> float | None:
     """Return seconds to the microsecond; None if workers reported nonsense."""
     return round(seconds, 6) if isfinite(seconds) else None
+
+
+def _known(expected: float) -> float | None:
+    return _finite(expected) if expected >= 0.0 else None
 
 
 def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float | None]:

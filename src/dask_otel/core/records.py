@@ -278,6 +278,10 @@ class Submission(NamedTuple):
     #: By key, the keys of what tasks need, if anything; and to which workers they are restricted.
     needs: Mapping[Hashable, Collection[Hashable]]
     limits: Mapping[Hashable, Restriction | None]
+    #: What Dask expects: of groups that it did not have before, the prefix and a task's seconds
+    #: (negative if unknown); and the bytes a second between workers.
+    durations: tuple[tuple[str, float], ...]
+    bandwidth: float
 
     def __repr__(self) -> str:
         return f"<Submission of {len(self.priorities)} tasks>"

@@ -32,6 +32,7 @@ class Graph:
     left_out: int = 0
     outside: int = 0
     scheduler: Mapping[str, Any] = field(default_factory=dict)
+    durations: Sequence[float | None] = ()
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Graph:

@@ -189,16 +189,26 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     if bandwidth := inf if "transfers" in without else change.bandwidth:
         wire = Wire(bandwidth, 0.0, bandwidth)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
+    faster, split = change.faster, change.split
     is_even = "unevenness" in without
+    config = {
+        "distributed.scheduler.work-stealing": scheduler["stealing"] and "stealing" not in without,
+        "distributed.scheduler.worker-saturation":
+            1.0 if is_even else scheduler["saturation"] or inf,
+    }  # fmt: skip
+    if scheduler.get("bandwidth"):
+        config["distributed.scheduler.bandwidth"] = scheduler["bandwidth"]
+    if graph.durations:
+        # Earlier runs, of which it knows them, would have had the change, too.
+        config["distributed.scheduler.default-task-durations"] = {
+            prefix: max(_ROUNDED, seconds / (faster.get(prefix, 1.0) * split.get(prefix, 1)))
+            for prefix, seconds in zip(graph.prefixes, graph.durations, strict=True)
+            if seconds is not None
+        }
     return Plan(
         tasks, submissions,
         _workers(host, theirs, change, startups, {} if "slow-worker" in without else slowness),
-        graph.restrictions, latency, wire, rest, {
-            "distributed.scheduler.work-stealing":
-                scheduler["stealing"] and "stealing" not in without,
-            "distributed.scheduler.worker-saturation":
-                1.0 if is_even else scheduler["saturation"] or inf,
-        }, is_even, order,
+        graph.restrictions, latency, wire, rest, config, is_even, order,
     )  # fmt: skip
 
 
