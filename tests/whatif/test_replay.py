@@ -302,3 +302,10 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
     assert seconds(recorded, workers=(1, 1, 1, 1)) == pytest.approx(3.0, abs=0.06)
     # The only one begins like the first one.
     assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)
+
+
+def test_tasks_of_a_short_run_are_stolen_even_if_it_is_replayed_once() -> None:
+    # All of them go to the worker that has the result of the first one.
+    short = graph(*({"before": [0] if task else [], "seconds": 0.1, "start": task / 10, "sent": 0.1}
+                    for task in range(9)))  # fmt: skip
+    assert seconds(short) < 0.85 < seconds(short, without=["stealing"]) == near(0.9)
