@@ -74,8 +74,12 @@ def recorded(
     return found
 
 
-def random_graphs(client: Client, seed: int) -> None:
-    """Submit random graphs that continue one another, and wait for all of them."""
+def random_graphs(client: Client, seed: int, order: int = 0) -> None:
+    """Submit random graphs that continue one another, and wait for all of them.
+
+    Each order has other keys, so Dask's sets have another order, and other moments of stealing.
+    """
+    time.sleep((2 * order + 1) / 6)
     rng = random.Random(seed)
     known: list[Any] = []
     futures: list[Any] = []
@@ -85,7 +89,8 @@ def random_graphs(client: Client, seed: int) -> None:
             wanted = [*known, *specs]
             before = rng.sample(wanted, min(len(wanted), max(0, rng.randint(-1, 2))))
             needs = [one if one in specs else futures[known.index(one)] for one in before]
-            specs[f"{rng.choice('abc')}-{number}", task] = (nap, rng.uniform(0.1, 3.0), *needs)
+            key = f"{rng.choice('abc')}-{number}", f"{task}.{order}"
+            specs[key] = (nap, rng.uniform(0.1, 3.0), *needs)
         # Like most users, it keeps what nothing else in the submission needs.
         needed = {one for _, _, *needs in specs.values() for one in needs if type(one) is tuple}
         kept = [key for key in specs if key not in needed]
@@ -93,5 +98,6 @@ def random_graphs(client: Client, seed: int) -> None:
         known += kept
         if rng.random() < 0.7:
             wait(futures)
-        time.sleep(rng.choice([0.0, 0.5, 2.0]))
+        # No program submits twice in one moment.
+        time.sleep(rng.choice([0.01, 0.5, 2.0]))
     wait(futures)
