@@ -14,7 +14,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import span, wait
+from distributed import fire_and_forget, span, wait
 
 import dask_otel
 from dask_otel import _wire, semconv
@@ -337,6 +337,17 @@ def test_work_that_goes_on_is_shown_as_still_open(b: Bridged) -> None:
     # No worker has left, and nothing is missing.
     assert "gaps" not in kinds
     assert future.result() == 60.0
+
+
+@alone
+@pytest.mark.parametrize("tasks", [4, 0])
+def test_work_that_its_client_has_given_up_is_waited_for(b: Bridged, tasks: int) -> None:
+    """Its graph may still be on its way. Without any work, nothing is waited for."""
+    with dask_otel.performance_report(None) as block:
+        fire_and_forget(b.client.map(nap, [1.0] * tasks, pure=False))
+        began = time.monotonic()
+    assert account(block).outcomes == ({"memory": 4} if tasks else {})
+    assert time.monotonic() - began < reporting._TIMEOUT / 2
 
 
 class _Silent(Exception):

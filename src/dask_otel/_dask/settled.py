@@ -44,6 +44,7 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
+        self._blocks = adapter.blocks.blocks
         #: The scheduler's clients by their ids.
         self.clients = adapter.scheduler.clients
         #: Set at the next change; None while nobody waits.
@@ -71,7 +72,7 @@ class SettledSpans:
             return self._timed_out(span_id, timeout)
         if self._closed:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
-        return None
+        return None if span_id in self._spans else _unknown(span_id)
 
     def end(self, span_id: str, now: float) -> list[Progress]:
         """Export a span and those below it at once; return snapshots of open spans.
@@ -98,6 +99,7 @@ class SettledSpans:
 
     async def _settled(self, span_id: str) -> None:
         last: OpenSpan | None = None
+        awaited = self._blocks.awaits(span_id)
         while not self._closed:
             # Walk the tree only when the unsettled span that was found last has settled.
             if last is None or not self._is_unsettled(last):
@@ -106,6 +108,9 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
+                elif awaited and not self._blocks.awaits(span_id):
+                    # Its block was left, and had no work.
+                    return
             if self._changed is None:
                 self._changed = asyncio.Event()
             await self._changed.wait()

@@ -128,6 +128,8 @@ class Recording:
         After `timeout` seconds, it is shown as still open, as are the spans of others. See
         `SettledSpans.answer`.
         """
+        # A client without futures has submitted work, too, if it has given them up.
+        submitted = submitted or self._adapter.blocks.blocks.awaits(span_id)
         await self._settled.wait(span_id, timeout, submitted)
         snapshots = self._settled.end(span_id, time())
         self._hand_over.spans()

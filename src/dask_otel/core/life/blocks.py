@@ -91,6 +91,10 @@ class Blocks:
             block.left = now
             self._leaving.setdefault(client, []).append(dask_id)
 
+    def awaits(self, dask_id: str) -> bool:
+        """Return whether a span's first graph may be on its way from inside the block."""
+        return dask_id in self._waiting
+
     def described(self, dask_id: str, attributes: Attributes) -> None:
         """Set a span's attributes, for all its generations from now on."""
         self._described[dask_id] = attributes
