@@ -30,11 +30,11 @@ SAID = log(3, "row 7 is wrong", **{semconv.TASK_KEY: "load-1", semconv.LOG_LOGGE
 STARTED = log(0, "The scheduler starts.", semconv.SCHEDULER_STARTED, 9)
 
 
-def failed(number: int, key: str, kind: str, worker: str) -> dict[str, Any]:
+def failed(number: int, key: str, kind: str, worker: str, message: str = "no") -> dict[str, Any]:
     """A failed task, as its span."""
     about = {
         semconv.EXCEPTION_TYPE: kind,
-        semconv.EXCEPTION_MESSAGE: "no",
+        semconv.EXCEPTION_MESSAGE: message,
         semconv.EXCEPTION_STACKTRACE: "Traceback: no",
         semconv.TASK_KEY: key,
         semconv.WORKER_NAME: worker,
@@ -121,6 +121,25 @@ def test_an_orderly_end_of_a_later_worker_of_the_name_is_no_cause_of_a_failure()
     (account,) = report_of(*FILES, logs(left)).accounts()
     (found,) = (one.log for one in account.failures if one.kind == "KilledWorker")
     assert found == (f"Worker 3 (tcp://w:1) was lost. {LAST}",)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "Worker 3 (tcp://w:1) was killed by its nanny: its process held 989 MiB of 1.0 GiB. "
+            "It had 1 task to run: `load`.",
+            ": Worker 3 (tcp://w:1) was killed by its nanny: its process held 989 MiB of 1.0 GiB",
+        ),
+        (f"Worker 3 (tcp://w:1) was lost. {LAST}", ": Worker 3 (tcp://w:1) was lost"),
+        # A redacted report has no texts of events.
+        ("", ""),
+    ],
+)
+def test_the_headline_says_how_the_last_worker_of_a_killed_task_ended(body: str, said: str) -> None:
+    killed = traces(span(1, "nightly", failed=True), failed(3, "load-2", "KilledWorker", "3", ""))
+    (account,) = report_of(killed, logs({**LOST, "body": {"stringValue": body}})).accounts()
+    assert account.diagnoses[0].evidence == f"KilledWorker{said}"
 
 
 def test_the_page_lists_marks_and_filters_them() -> None:

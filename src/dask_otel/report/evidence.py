@@ -209,7 +209,15 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
 
 
 def _exceptions(failures: Iterable[Failure]) -> list[str]:
-    return [words.cut(one.what, _LONGEST) for one in failures]
+    return [words.cut(_in_words(one), _LONGEST) for one in failures]
+
+
+def _in_words(failure: Failure) -> str:
+    if failure.message or not failure.log:
+        return failure.what
+    # The scheduler's own exception: the end of the last worker says why.
+    why = failure.log[-1].partition("\n")[0].partition(". ")[0]
+    return f"{failure.what}: {why}"
 
 
 def opened(spans: Iterable[Span]) -> float:
