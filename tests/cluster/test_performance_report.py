@@ -51,15 +51,20 @@ def test_the_lines_of_the_readme_on_a_local_cluster(
 
 
 def test_a_client_that_is_closed_in_the_block(caplog: pytest.LogCaptureFixture) -> None:
-    with LocalCluster(**OPTIONS) as local, Client(local) as client:
-        with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
-            with dask_otel.performance_report(None) as block:
-                client.close()
+    with LocalCluster(**OPTIONS) as local, Client(local) as client, Client(**OPTIONS) as owner:
+        for one in (client, owner):
+            with (
+                caplog.at_level(logging.WARNING, "distributed.dask_otel"),
+                dask_otel.performance_report(None, client=one) as block,
+            ):
+                one.close()
             with pytest.raises(RuntimeError, match="the client is closed"):
-                dask_otel.why(client, "x")
-        assert block.report is None
-        (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
-        assert said.endswith("the client is closed: ask before its close")
+                dask_otel.why(one, "x")
+            assert block.report is None
+        said = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
+        assert [one.rpartition(", ")[2] for one in said] == [
+            "which is not affected: the client is closed: close it later"
+        ] * 2
         eventually(lambda: "dask-otel" not in local.scheduler.plugins)
     # Now its event loop has ended, too.
     with pytest.raises(RuntimeError, match="the client is closed"):

@@ -9,7 +9,7 @@ from distributed import Client
 
 from dask_otel._wire import Refusal
 
-_CLOSED: Final = "the client is closed: ask before its close"
+_CLOSED: Final = "the client is closed: close it later"
 
 
 def pending(client: Client) -> bool:
@@ -31,10 +31,14 @@ def answer(
 
     # Python's warning "… was never awaited" names it.
     call.__qualname__ = f"dask_otel.{function}"
-    if client.status == "closed":
-        # Its event loop may have ended, too.
-        raise RuntimeError(_CLOSED)
+    check_open(client)
     return client.sync(call, asynchronous=asynchronous)
+
+
+def check_open(client: Client) -> None:
+    """Raise a `RuntimeError` for a closed client: its event loop may have ended, too."""
+    if client.status == "closed":
+        raise RuntimeError(_CLOSED)
 
 
 async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from dask_otel import _wire
 from dask_otel._log import logger
-from dask_otel.client.asking import ask, pending
+from dask_otel.client.asking import ask, check_open, pending
 from dask_otel.client.blocks import span
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.report.words import one_line
@@ -100,6 +100,7 @@ class performance_report:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._guarded():
             if self._leave():
+                check_open(self._client)
                 self._make(self._client.sync(self._read, error), error)
                 self._show()
 
