@@ -355,8 +355,29 @@ class _Silent(Exception):
         raise RuntimeError("no text")
 
 
-def throw(error: Exception, _: float) -> None:
+def throw(error: BaseException, _: float) -> None:
     raise error
+
+
+@alone
+@pytest.mark.parametrize(
+    ("error", "title"),
+    [
+        (SystemExit(), None),
+        (SystemExit(0), None),
+        (GeneratorExit(), None),
+        (SystemExit(3), "The block ended with SystemExit: 3"),
+        (SystemExit("no data"), "The block ended with SystemExit: no data"),
+        (KeyboardInterrupt(), "The block ended with KeyboardInterrupt"),
+    ],
+)
+def test_the_plain_end_of_a_program_is_no_failure(
+    b: Bridged, error: BaseException, title: str | None
+) -> None:
+    with pytest.raises(type(error)), dask_otel.performance_report(None) as block:
+        throw(error, b.client.submit(nap, 1.0).result())
+    failed = [one.title for one in account(block).diagnoses if one.kind == "failed"]
+    assert failed == ([title] if title else [])
 
 
 @alone

@@ -101,6 +101,7 @@ class performance_report:
         with self._guarded():
             if self._leave():
                 check_open(self._client)
+                error = _failure(error)
                 self._make(self._client.sync(self._read, error), error)
                 self._show()
 
@@ -112,6 +113,7 @@ class performance_report:
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._guarded():
             if self._leave():
+                error = _failure(error)
                 await asyncio.to_thread(self._make, await self._read(error), error)
                 self._show()
 
@@ -219,3 +221,10 @@ class performance_report:
             )
             if self.report is not None:
                 self._show()
+
+
+def _failure(error: BaseException | None) -> BaseException | None:
+    """Return what ended a block; None for the plain end of a program, or of a generator."""
+    if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and not error.code):
+        return None
+    return error
