@@ -438,6 +438,8 @@ BEGINS = "a name here must begin with OTEL_."
         ({"service_name": "x"}, "Use the standard variable OTEL_SERVICE_NAME, or"),
         ({"headers": "authorization=s3cret"}, "OTEL_EXPORTER_OTLP_HEADERS"),
         ({"api_token": "s3cret"}, "not shown: it may be secret"),
+        ({"spans": {"task-keys": "never"}}, "otel.spans.task-keys = 'never', in"),
+        ({"spans": {"baggage": 5}}, "and none below dask.* or otel.*."),
         ({"url": "x" * 80 + "https://me:s3cret" + "y" * 80 + "@collector"}, "no such key"),
         ({"zzz": 1}, "there is no such key. Allowed in otel: enabled, "),
         (

@@ -49,7 +49,10 @@ _STANDARD: Final[Mapping[str, str]] = {
     "resource-attributes": "OTEL_RESOURCE_ATTRIBUTES",
     "sampler": "OTEL_TRACES_SAMPLER",
 }
-_SECRET: Final = re.compile(r"auth|cert|cred|environ|header|key|pass|secret|token", re.IGNORECASE)
+#: Not `otel.spans.task-keys`.
+_SECRET: Final = re.compile(
+    r"auth|cert|cred|environ|header|(?<!task-)key|pass|secret|token", re.IGNORECASE
+)
 
 
 def bad_value(key: str, value: Any, source: str, allowed: str) -> str:

@@ -275,7 +275,7 @@ MAX_BAGGAGE_KEYS: Final = 16
 _RESERVED: Final = "|".join(map(re.escape, RESERVED))
 BAGGAGE_KEYS: Final = _list(
     f"a list of at most {MAX_BAGGAGE_KEYS} keys, letters, digits and signs without blanks, "
-    f"at most {KEY_LIMIT} characters, and none that begins with {' or '.join(RESERVED)}",
+    f"at most {KEY_LIMIT} characters, and none below {'* or '.join(RESERVED)}*",
     Rule(
         "",
         # A token according to W3C Baggage, no longer than an attribute's key.
