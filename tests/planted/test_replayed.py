@@ -79,7 +79,8 @@ def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
     record(replace(case, **CURED[name]), tmp_path / "without")
     saved = took(tmp_path / "with") - took(tmp_path / "without")
     # Of equal tasks, chance decides which worker gets the last one, and the moment of stealing.
-    last = 0.5 if name in ("pinned", "one-unit-of-a-resource", "no-stealing") else 0.02
+    by_chance = ("pinned", "one-unit-of-a-resource", "no-stealing", "too-few-threads-queued")
+    last = 0.5 if name in by_chance else 0.02
     assert found[0].seconds == pytest.approx(saved, rel=0.05, abs=last)
 
 
