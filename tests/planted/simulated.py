@@ -541,6 +541,15 @@ def skew_before_another_root(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8, [loaded] * 8))
 
 
+# It takes 10 s. In many pieces, the long tasks take no more than the threads that were idle: 7.0 s.
+@plant("long_task", workers=4, names=("load", "fit"), never=("uneven",), least=6.9, most=7.1)
+def one_long_task_in_each_of_two_steps(client: Any, cluster: Any) -> None:
+    """One of 24 tasks takes 5 s in each of two steps, which are spans."""
+    for name in ("load", "fit"):
+        with span("countries", name):
+            wait(tasks(client, name, [5.0] + [0.3] * 23))
+
+
 @plant("healthy", never=("threads", "lost", "failed", "uneven"))
 def interrupted(client: Any, cluster: Any) -> None:
     """The user interrupts the program after 2.5 s; no task ends after the first two rounds."""

@@ -37,6 +37,8 @@ _HALF_CORE, _ONE_CORE = 0.5, 1.4
 
 #: The subjects of sentences, instead of the names of spans.
 _NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
+#: Kinds that the idle time of threads bounds, which the spans of a root share.
+_OF_IDLE: Final = ("uneven", "chain", "long_task", "inner")
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
@@ -145,24 +147,13 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
     ]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
-    of_kind = {
-        kind: same
-        for kind in KINDS
-        if (same := [one for one in claims if one.kind == kind and one.seconds > 0])
-    }
-    left = whole = facts.seconds + facts.before_first
-    causes = [_merged(facts, same, whole) for same in of_kind.values()]
+    of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
+    causes = [_merged(facts, same) for same in of_kinds if same]
+    whole = facts.seconds + facts.before_first
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
+    worth = [one for one in causes if one.seconds >= least > 0]
     # If two save the same, the more specific one comes first.
-    causes.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
-    worth = list[Diagnosis]()
-    for one in causes:
-        # Spans beside one another have seconds each, but together no more than the run. The wait
-        # of one root for others is not the run's.
-        most = inf if one.kind == "held" else left
-        if min(one.seconds, most) >= least > 0:
-            worth.append(one if one.seconds <= most else _merged(facts, of_kind[one.kind], most))
-            left -= worth[-1].seconds * (one.kind != "held")
+    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else _NOTHING
         # It can be much longer than what its open spans say.
@@ -229,7 +220,7 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
-def _merged(facts: Facts, same: list[_Claim], most: float) -> Diagnosis:
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
     if same[0].kind == "held":
         # Not of those that held the threads, which the whole run includes.
@@ -243,7 +234,7 @@ def _merged(facts: Facts, same: list[_Claim], most: float) -> Diagnosis:
         # The others have a remainder, which would hide the span.
         sums = {name: sums[name]}
         same = [one for one in same if one.name == name]
-    total = min(_once(facts, same), most)
+    total = min(_once(facts, same), facts.seconds + facts.before_first)
     evidence = same[0].evidence
     large = [one for one in same if one.seconds >= _SHARE * same[0].seconds]
     what = _listed(what for one in large for what in one.what)
@@ -263,7 +254,8 @@ def _once(facts: Facts, same: Sequence[_Claim]) -> float:
     total, apart = 0.0, dict[str, float]()
     for root, divided in {(one.root, one.divided): None for one in same}:
         own = [one for one in same if (one.root, one.divided) == (root, divided)]
-        took = _together(summed({one.name: one.seconds} for one in own), spans)
+        spare = facts.roots.get(root, NOWHERE).spare if same[0].kind in _OF_IDLE else inf
+        took = min(spare, _together(summed({one.name: one.seconds} for one in own), spans))
         total += took * divided
         apart[root] = max(apart.get(root, 0.0), took * (not divided))
     roots = {root: joined(facts.roots.get(root, NOWHERE).times) for root in apart}
