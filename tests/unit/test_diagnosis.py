@@ -175,6 +175,20 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(idle=18.0, no_thread=8.0, compute=1.0, span={"restrictions": {"f": "resources"}}),
         ["restricted"],
     ),
+    "a resource, while other tasks keep threads busy": (
+        run(
+            threads=6.0,
+            idle=3.6,
+            no_thread=1.8,
+            compute=0.8,
+            span={"restrictions": {"f": "resources"}},
+            links=(
+                link("g", no_thread=0.8, compute=0.2)._replace(free=0.3),
+                link("f", no_thread=1.0, compute=0.6)._replace(free=0.3),
+            ),
+        ),
+        ["restricted", "threads"],
+    ),
     "inner": (run(idle=15.0, inner=4.0, compute=1.0), ["inner"]),
     "inner tasks that hold all threads": (run(inner=4.0, compute=1.0), ["threads"]),
     # Submitted at once, they would take all threads for as long.

@@ -310,8 +310,8 @@ def _free(groups: Sequence[Span], threads: float, task: Span) -> float:
     """
     parts = link(task)
     took = sum(parts.values()) if threads and "no_thread" in parts else 0.0
-    busy = _computed(groups, [(task.end_ns - took * 1e9, task.end_ns)] if took else [])
-    return max(0.0, took - busy / (threads or 1.0))
+    times: Times = [(task.end_ns - took * 1e9, task.end_ns)]
+    return max(0.0, took - _computed(groups, times) / threads) if took else 0.0
 
 
 def _add_group(

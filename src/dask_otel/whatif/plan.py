@@ -228,8 +228,8 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> Mapping[int, Slowness]:
         runs = {worker: runs_of(own) for worker, own in workers.items()}
         slow, _, others = slow_of(runs)
         for worker in slow:
-            own = runs[worker]
-            found[worker][prefix] = own[1], own[0] * others[1] / others[0]
+            count, took, _ = runs[worker]
+            found[worker][prefix] = took, count * others[1] / others[0]
     return found
 
 

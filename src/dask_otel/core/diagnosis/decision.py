@@ -140,8 +140,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # What a blocked scheduler cost its spans is no time before them.
     stalls = (span.parts.get(part, 0.0) for span in facts.spans for part in (*_STALLS, "client"))
     blocked = min(facts.before_first, facts.blocked_first - sum(stalls))
-    if blocked < facts.before_first / 2:
-        blocked = 0.0
+    blocked *= blocked >= facts.before_first / 2
     claims = [
         _Claim("scheduler", "", blocked, (), _BLOCKED.format(seconds(blocked))),
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
@@ -392,12 +391,10 @@ class _Case:
         self.each = self.mean - span.queue
         self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
-        self.noticed = 0.0
-        if beside > _OVERHEAD * root.tasks:
-            # Of workers' loops, samples are known. A thread gets no other task before its loop has
-            # noticed the end of one.
-            self.noticed = beside / max(1.0, facts.threads)
-            self.blocked = max(self.blocked, self.noticed)
+        # Of workers' loops, samples are known. A thread gets no other task before its loop has
+        # noticed the end of one.
+        self.noticed = beside / max(1.0, facts.threads) * (beside > _OVERHEAD * root.tasks)
+        self.blocked = max(self.blocked, self.noticed)
         blocked = max(blocked, self.blocked)
         said = f"Event loops of workers were blocked for {seconds(blocked)}."
         self.loop = "worker_loop", said
@@ -674,19 +671,19 @@ class _Case:
         left["transfer"] += data
         uneven -= data
         resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
-        # They hold threads, and wait for a resource that others hold; those behind them wait for
-        # these threads.
-        tied = [link for link in span.links if link.free]
-        most = sum(link.free for link in tied)
-        whole = sum(
-            link.parts["no_thread"] if link.prefix in resources else link.free for link in tied
-        )
-        if left["unbegun"]:
-            most = whole = inf
-        if resources and whole:
+        idle = sum(link.free for link in span.links)
+        if resources and (left["unbegun"] or idle):
+            # They hold threads, and wait for a resource that others hold; those behind them wait
+            # for these threads.
             how |= resources
-            waits = restricted + min(most, self._take(whole, "unbegun", "own"))
-            restricted = min(waits, inf if root.idle is None else root.idle / self.threads)
+            waits = sum(
+                link.parts["no_thread"] if link.prefix in resources else link.free
+                for link in span.links
+                if link.free
+            )
+            most, whole = (inf, inf) if left["unbegun"] else (idle, waits)
+            restricted += min(most, self._take(whole, "unbegun", "own"))
+            restricted = min(restricted, inf if root.idle is None else root.idle / self.threads)
         self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
         self._say("uneven", uneven, "", self._evidence("uneven"))
 
@@ -728,14 +725,13 @@ class _Case:
         """Claim why tasks did not begin, or were not known to be ready or done."""
         left = self.left
         before, later = left["scheduler"], left["starting"] + left["unbegun"]
-        each = self.mean
         if self.tiny:
             self._say("tiny", self._take(inf, *_STALLS), self.many)
-        elif self.scheduler >= max(each, (before + later + left["report"]) / 2):
+        elif self.scheduler >= max(self.mean, (before + later + left["report"]) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
-            kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
+            kind = "graph" if at_first or self.mean > self.scheduler / 3 else "scheduler"
             whole = self._take(inf, *_STALLS)
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
             if self.loop[0] == "cpus" and not at_first:

@@ -116,8 +116,7 @@ def slow_workers(group: Group, seconds: float) -> tuple[list[str], float, float,
         names, own, others = slow_of(runs)
         if names:
             mean, usual = (one[1] / one[0] for one in (own, others))
-            share = own[0] / (own[0] + others[0])
-            if first:
-                share = (seconds / max(1, group.memory) - usual) / (mean - usual)
+            more = (seconds / max(1, group.memory) - usual) / (mean - usual)
+            share = more if first else own[0] / (own[0] + others[0])
             return [*map(str, names)], min(1.0, max(0.0, share)), mean, usual
     return None
