@@ -207,6 +207,15 @@ def sum_of_large_parts(client: Any, cluster: Any) -> Any:
     return task(client, "total", 0.1, *parts)
 
 
+@plant("transfer", workers=4, never=("threads", "starting"), most=3.0, latency=bandwidth(20 * MB))
+def a_transfer_booked_on_another_task(client: Any, cluster: Any) -> None:
+    """Two tasks on one of four workers wait for the same data; Dask books it on one of them."""
+    with span("score"):
+        model = task(client, "model", 60 * MB, function=load, workers=["w0"])
+        wait(model)
+        wait(tasks(client, "score", [0.2, 0.5], [model] * 2, workers=["w1"]))
+
+
 @plant(
     "transfer",
     workers=8,

@@ -183,8 +183,8 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             compute=0.8,
             span={"restrictions": {"f": "resources"}},
             links=(
-                link("g", no_thread=0.8, compute=0.2)._replace(free=0.3),
-                link("f", no_thread=1.0, compute=0.6)._replace(free=0.3),
+                link("g", 24, 0.2, no_thread=0.8, compute=0.2)._replace(free=0.3),
+                link("f", 12, 0.6, no_thread=1.0, compute=0.6)._replace(free=0.3),
             ),
         ),
         ["restricted", "threads"],
