@@ -601,6 +601,15 @@ def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
     future.cancel()
 
 
+@plant("restricted", never=("uneven", "starting"), least=5.0, most=5.0, span="train")
+def a_worker_that_never_comes(client: Any, cluster: Any) -> Any:
+    """After others, a task waits for 5 s for a worker of that name; then the user cancels it."""
+    wait(tasks(client, "load", [0.5] * 6))
+    future = task(client, "fit", 0.5, workers=["large"])
+    time.sleep(5.0)
+    future.cancel()
+
+
 # The oldest releases lose 2.6 s.
 @plant("worker_loop", also=("threads",), never=("restricted", "starting", "uneven"),
        least=2.3, most=3.4)  # fmt: skip
