@@ -762,6 +762,16 @@ SAID: list[tuple[Facts, str]] = [
             (None, None, "unknown functions"),
         ]
     ),
+    # A task of other functions counts once, also if two groups were slow on its worker.
+    (
+        run(
+            idle=8.0,
+            compute=20.0,
+            span={"slow": [SLOW._replace(prefix=one, runs=2) for one in "fg"]},
+            links=(link("h", compute=4.0)._replace(worker="w2"),),
+        ),
+        "|7.5|train waited 7.50 s of 20.0 s for tasks that take longer on w2",
+    ),
     # No task of load ran, since what it needs failed; all the time was that of fit.
     (
         run(
