@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import sqrt
-from operator import add, sub
+from operator import add
 from typing import Final, TypeAlias, TypeVar
 
 #: The number of some runs, their seconds, and the sum of the squares of these.
@@ -29,15 +29,16 @@ def slow_of(runs: Mapping[Worker, Runs]) -> tuple[list[Worker], Runs, Runs]:
     """Return the slow workers, at most half of all, and the sums of their runs and of the others'.
 
     Only workers with two runs count. The slowest one is the first; each is slow beside those that
-    are not.
+    are faster than all of them.
     """
     means = {worker: one[1] / one[0] for worker, one in runs.items() if one[0] > 1}
     known = sorted(means, key=means.__getitem__)
     sums = [*accumulate((runs[one] for one in known), lambda *two: [*map(add, *two)])]
     for fast in range(len(known) - len(known) // 2, len(known)):
-        others, slow = sums[fast - 1], known[fast:]
-        if others[1] and all(is_slow(runs[one], others) for one in slow):
-            return slow[::-1], [*map(sub, sums[-1], others)], others
+        others = sums[fast - 1]
+        if others[1] and is_slow(runs[known[fast]], others):
+            slow = [one for one in known[: fast - 1 : -1] if is_slow(runs[one], others)]
+            return slow, [*map(sum, zip(*(runs[one] for one in slow), strict=True))], others
     return [], (), ()
 
 
