@@ -31,8 +31,10 @@ def slow_of(runs: Mapping[Worker, Runs]) -> tuple[list[Worker], Runs, Runs]:
     Only workers with two runs count. The slowest one is the first; each is slow beside those that
     are faster than all of them.
     """
-    means = {worker: one[1] / one[0] for worker, one in runs.items() if one[0] > 1}
-    known = sorted(means, key=means.__getitem__)
+    known = sorted(
+        (worker for worker, one in runs.items() if one[0] > 1),
+        key=lambda worker: runs[worker][1] / runs[worker][0],
+    )
     sums = [*accumulate((runs[one] for one in known), lambda *two: [*map(add, *two)])]
     for fast in range(len(known) - len(known) // 2, len(known)):
         others = sums[fast - 1]
