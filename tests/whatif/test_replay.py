@@ -267,11 +267,11 @@ def test_small_transfers_say_nothing_of_large_ones() -> None:
     first = {"before": [0], "worker": 1, "sent": 1.0, "start": 1.01, "transfer": 0.01}
     small = graph({"nbytes": 1000}, {"nbytes": 10**8}, first)
     wire = plan(small, Experiment("")).wire
-    assert [wire.seconds(nbytes) for nbytes in (500, 1000, 10**8)] == near([0.005, 0.01, 1.00999])
+    assert [wire(nbytes) for nbytes in (500, 1000, 10**8)] == near([0.005, 0.01, 1.00999])
     # A large one took as long as 100 MB took from there.
     second = {"before": [1], "worker": 1, "sent": 3.0, "start": 5.0, "transfer": 2.0}
     wire = plan(graph({"nbytes": 1000}, {"nbytes": 10**8}, first, second), Experiment("")).wire
-    assert [wire.seconds(nbytes) for nbytes in (1000, 10**8)] == near([0.01, 2.00998])
+    assert [wire(nbytes) for nbytes in (1000, 10**8)] == near([0.01, 2.00998])
 
 
 def test_a_worker_comes_and_goes() -> None:

@@ -164,10 +164,9 @@ def made_of(
 def _means(graph: Graph) -> dict[str, float]:
     """Return the mean seconds of the tasks of each prefix that took any."""
     spent = defaultdict[str, list[float]](list)
-    columns = (graph.runs[name] for name in ("prefix", "seconds", "outcome"))
-    for prefix, seconds, outcome in zip(*columns, strict=True):
-        if seconds and outcome == "m":
-            spent[graph.prefixes[prefix]].append(seconds)
+    for row in graph.rows():
+        if row.seconds and row.outcome == "m":
+            spent[graph.prefixes[row.prefix]].append(row.seconds)
     return {prefix: fmean(each) for prefix, each in spent.items()}
 
 
@@ -207,10 +206,10 @@ def _takes_some(graph: Graph) -> bool:
     Which results it had waited for is unknown then.
     """
     ends, paused = defaultdict[int, float](float), {True: 0.0, False: 0.0}
-    columns = (graph.runs[name] for name in ("submission", "start", "seconds", "seceded"))
-    for number, start, seconds, seceded in zip(*columns, strict=True):
-        if seceded is None:
-            ends[number] = max(ends[number], (start or 0.0) + (seconds or 0.0))
+    for row in graph.rows():
+        if row.seceded is None:
+            ended = (row.start or 0.0) + (row.seconds or 0.0)
+            ends[row.submission] = max(ends[row.submission], ended)
     last = until = 0.0
     for number, at in sorted(enumerate(graph.submissions), key=itemgetter(1)):
         paused[at < until] += at - last

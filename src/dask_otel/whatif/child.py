@@ -19,7 +19,6 @@ from dask_otel import lab
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
-from dask_otel.whatif.result import Replayed
 
 
 def main() -> None:
@@ -56,28 +55,23 @@ def answer(
     # Only here: it imports distributed.
     from dask_otel.whatif.engine import replayed
 
-    tasks = orders * len({*graph.runs["task"]})
-    done = 0
+    done, total = 0, orders * len(changes) * len({*graph.runs["task"]})
 
     def tick() -> None:
         nonlocal done
-        done += 1
+        # A task that is split has more ends.
+        done = min(done + 1, total)
         if done % 100 == 0:
-            progress()
-
-    def progress(**what: Any) -> None:
-        total = tasks * len(changes)
-        say({"done": min(done, total), "total": total, **what})
+            say({"done": done, "total": total})
 
     for number, change in enumerate(changes, 1):
-        tried = list[Replayed]()
+        # A single worker gets all tasks, in their order.
+        there = change.workers or (change.cluster or graph).workers
         try:
-            for order in range(orders):
-                planned = plan(graph, change, order)
-                tried.append(replayed(planned, tick))
-                if len(planned.workers) == 1:
-                    # It gets all tasks, in their order.
-                    break
+            tried = [
+                replayed(plan(graph, change, order), tick)
+                for order in range(orders if len(there) > 1 else 1)
+            ]
         except lab.Stuck as error:
             found: dict[str, Any] = {"stuck": f"{change.name}: no answer, because {error}."}
         else:
@@ -87,8 +81,8 @@ def answer(
             threads = middle.threads if change.workers or number == 1 else None
             one = replace(middle, name=change.name, spread=spread / 2, threads=threads)
             found = {"result": asdict(one)}
-        done = number * tasks
-        progress(**found)
+        done = total * number // len(changes)
+        say({"done": done, "total": total, **found})
 
 
 def _say(said: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         ends = [("from", sender.name), ("to", receiver.name)][: 2 if moved >= LARGE else 1]
         for end in ends:
             began = max(now, self._moved.get(end, 0.0))
-            self._moved[end] = began + self.plan.wire.seconds(moved)
+            self._moved[end] = began + self.plan.wire(moved)
         return max(self._moved[end] for end in ends) - now + self.plan.latency
 
     async def prepare(self, cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ so long as it took after the last of them. On a faster cluster it submits earlie
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 from statistics import median, median_high
@@ -87,21 +87,6 @@ class Worker(NamedTuple):
     slowness: Slowness
 
 
-class Wire(NamedTuple):
-    """How long data of one message takes."""
-
-    #: Bytes a second of small messages, and the largest one of them; bytes a second of the rest of
-    #: a message.
-    slow: float
-    largest: float
-    bandwidth: float
-
-    def seconds(self, nbytes: float) -> float:
-        """Return the seconds of a message."""
-        first = min(nbytes, self.largest)
-        return first / self.slow + (nbytes - first) / self.bandwidth
-
-
 class Plan(NamedTuple):
     """Everything that a replay needs."""
 
@@ -110,9 +95,9 @@ class Plan(NamedTuple):
     submissions: Mapping[int, Submission]
     workers: Sequence[Worker]
     restrictions: Sequence[Mapping[str, Any]]
-    #: Seconds of a message, and those of its data.
+    #: Seconds of a message, and those of its data by the bytes.
     latency: float
-    wire: Wire
+    wire: Callable[[float], float]
     #: Seconds from the end of the last task to the end of the span.
     rest: float
     #: Dask's configuration.
@@ -185,9 +170,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     if "gaps" in without:
         submissions = {number: one._replace(gap=0.0) for number, one in submissions.items()}
         rest = 0.0
-    wire = _wire(fetched, latency)
-    if bandwidth := inf if "transfers" in without else change.bandwidth:
-        wire = Wire(bandwidth, 0.0, bandwidth)
+    wire = _wire(fetched, latency, inf if "transfers" in without else change.bandwidth)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     faster, split = change.faster, change.split
     is_even = "unevenness" in without
@@ -394,8 +377,12 @@ def messages(fetched: Mapping[tuple[int, int], Fetched]) -> dict[Message, float]
     )
 
 
-def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
-    """Return how long data took, as recorded."""
+def _wire(
+    fetched: Mapping[tuple[int, int], Fetched], latency: float, bandwidth: float | None
+) -> Callable[[float], float]:
+    """Return how long data of some bytes takes: with a bandwidth, or as recorded."""
+    if bandwidth is not None:
+        return lambda nbytes: nbytes / bandwidth
     sent = messages(fetched)
     small, large = (
         {one: size for one, size in sent.items() if (size >= LARGE) is is_large}
@@ -403,8 +390,14 @@ def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
     )
     ends = (small, 0), (large, 0), (large, 1)
     slow, *fast = (_bandwidth(one, latency, end) for one, end in ends)
-    # The busier end of a message is its limit.
-    return Wire(slow, max(small.values(), default=0.0), max(fast))
+    largest = max(small.values(), default=0.0)
+
+    def seconds(nbytes: float) -> float:
+        # The rest of a large message is limited by its busier end.
+        first = min(nbytes, largest)
+        return first / slow + (nbytes - first) / max(fast)
+
+    return seconds
 
 
 def _bandwidth(sent: Mapping[Message, float], latency: float, end: int) -> float:
