@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import tempfile
 import threading
@@ -159,14 +160,27 @@ class LabThreadPoolExecutor(Executor):
 
 
 class LabWorker(Worker):  # type: ignore[misc]
-    """Dask's worker, with its runs written down."""
+    """Dask's worker, with its runs written down.
 
-    def __init__(self, address: str, pool: Pool, runs: list[Run], nthreads: int, **kw: Any) -> None:
+    Its first tasks begin some seconds after it gets one, for example because it imports modules.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        pool: Pool,
+        runs: list[Run],
+        nthreads: int,
+        startup: float = 0.0,
+        **kw: Any,
+    ) -> None:
         own = {"default": LabThreadPoolExecutor(pool, nthreads)}
         super().__init__(address, nthreads=nthreads, executor=own, needs_workdir=False, **kw)
         self.executors["actor"] = LabThreadPoolExecutor(pool, 1)
         self._clock = pool.loop
         self._runs = runs
+        self._startup = startup
+        self._ready: float | None = None
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Nobody asks it for pages."""
@@ -185,6 +199,11 @@ class LabWorker(Worker):  # type: ignore[misc]
         run = Run(str(self.address), key, self._clock.time())
         self._runs.append(run)
         RUN.set(run)
+        if self._ready is None:
+            self._ready = run.start + self._startup
+        # Not in Dask's hands yet, which takes the rest for the time of the task.
+        if run.start < self._ready:
+            await asyncio.sleep(self._ready - run.start)
         try:
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:

@@ -116,9 +116,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         submissions = plan.submissions.items()
         self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
-        #: The workers, and when they have begun, by their addresses.
+        #: The workers by their addresses.
         self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
-        self._ready: dict[str, float] = {}
         self._where = {key: number for number, one in submissions for key in one.results}
         self._cluster: Cluster
         self._began = 0.0
@@ -170,7 +169,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     async def _start(self, number: int) -> None:
         one = self.plan.workers[number]
-        await self._cluster.start_worker(f"w{number}", one.threads, resources=one.resources)
+        await self._cluster.start_worker(
+            f"w{number}", one.threads, resources=one.resources, startup=one.startup
+        )
 
     async def _life(self, number: int) -> None:
         """Let a worker come and go."""
@@ -237,18 +238,15 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     async def run(self) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
-        now, ran = self._cluster.loop.now, RUN.get()
+        ran = RUN.get()
         assert ran is not None
         key: Any = ran.key
         runs = self.plan.tasks[key].runs
         row = runs[min(self._attempts[key], len(runs) - 1)]
-        worker = self._workers[ran.worker]
-        pace = slower_by(worker.slowness, row.prefix)
+        pace = slower_by(self._workers[ran.worker].slowness, row.prefix)
         seconds = pace * (row.seconds or 0.0)
         holds = seconds if row.seceded is None else pace * row.seceded
-        # The first tasks of a worker wait until it has begun.
-        ready = self._ready.setdefault(ran.worker, now + worker.startup)
-        await asyncio.sleep(max(0.0, ready - now) + (row.disk or 0.0) + holds)
+        await asyncio.sleep((row.disk or 0.0) + holds)
         if row.seceded is not None:
             ran.seceded = self._cluster.loop.now
             get_worker().handle_stimulus(
