@@ -311,12 +311,16 @@ def test_tasks_of_a_short_run_are_stolen_even_if_it_is_replayed_once() -> None:
     assert seconds(short) < 0.85 < seconds(short, without=["stealing"]) == near(0.9)
 
 
-def test_the_start_of_a_worker_is_no_time_of_its_first_tasks_for_the_scheduler() -> None:
-    # It learns that tasks of one kind are short, so none of them waits behind the long one.
-    first = [{"prefix": n, "group": n, "worker": n, "start": 2.0, "sent": 0.0, "seconds": took}
+@pytest.mark.parametrize("disk", [0.0, 2.0])
+def test_what_a_worker_does_first_is_no_time_of_a_task_for_the_scheduler(disk: float) -> None:
+    # Both begin after 2 s, by imports or the disk. The scheduler learns that tasks of one kind are
+    # short, so none of them waits behind the long one.
+    first = [{"prefix": n, "group": n, "worker": n, "start": 2.0, "sent": 0.0, "seconds": took,
+              "disk": disk}
              for n, took in enumerate((4.0, 0.1))]  # fmt: skip
-    second = [{**first[0], "group": 2, "start": 6.0, "sent": 6.0, "submission": 1}]
-    second += [{**first[1], "group": 3 + n, "start": 6.0 + n / 10, "sent": 6.0, "submission": 1}
+    second = [{**first[0], "group": 2, "start": 6.0, "sent": 6.0, "submission": 1, "disk": 0.0}]
+    second += [{**first[1], "group": 3 + n, "start": 6.0 + n / 10, "sent": 6.0, "submission": 1,
+                "disk": 0.0}
                for n in range(12)]  # fmt: skip
     again = graph(*first, *second, prefixes=["fit", "load"], submissions=[0.0, 6.0],
                   scheduler={"stealing": False, "saturation": None})  # fmt: skip

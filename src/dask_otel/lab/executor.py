@@ -162,7 +162,7 @@ class LabThreadPoolExecutor(Executor):
 class LabWorker(Worker):  # type: ignore[misc]
     """Dask's worker, with its runs written down.
 
-    Its first tasks begin some seconds after it gets one, for example because it imports modules.
+    `delay` returns the seconds that a task has a thread before it begins, by its key.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class LabWorker(Worker):  # type: ignore[misc]
         pool: Pool,
         runs: list[Run],
         nthreads: int,
-        startup: float = 0.0,
+        delay: Callable[[Hashable], float] = lambda _: 0.0,
         **kw: Any,
     ) -> None:
         own = {"default": LabThreadPoolExecutor(pool, nthreads)}
@@ -179,8 +179,7 @@ class LabWorker(Worker):  # type: ignore[misc]
         self.executors["actor"] = LabThreadPoolExecutor(pool, 1)
         self._clock = pool.loop
         self._runs = runs
-        self._startup = startup
-        self._ready: float | None = None
+        self._delay = delay
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Nobody asks it for pages."""
@@ -199,11 +198,9 @@ class LabWorker(Worker):  # type: ignore[misc]
         run = Run(str(self.address), key, self._clock.time())
         self._runs.append(run)
         RUN.set(run)
-        if self._ready is None:
-            self._ready = run.start + self._startup
         # Not in Dask's hands yet, which takes the rest for the time of the task.
-        if run.start < self._ready:
-            await asyncio.sleep(self._ready - run.start)
+        if seconds := self._delay(key):
+            await asyncio.sleep(seconds)
         try:
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:

@@ -21,6 +21,7 @@ from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker_state_machine import SecedeEvent
 
+from dask_otel.core.graph import Row
 from dask_otel.lab.clock import Machine, Stuck
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
@@ -116,8 +117,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         submissions = plan.submissions.items()
         self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
-        #: The workers by their addresses.
+        #: The workers by their addresses, and when they have begun by their numbers.
         self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
+        self._ready: dict[int, float] = {}
         self._where = {key: number for number, one in submissions for key in one.results}
         self._cluster: Cluster
         self._began = 0.0
@@ -169,8 +171,15 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     async def _start(self, number: int) -> None:
         one = self.plan.workers[number]
+
+        def delay(key: Any) -> float:
+            """Let the first tasks wait until the worker has begun, and then for the disk."""
+            now = self._cluster.loop.now
+            ready = self._ready.setdefault(number, now + one.startup)
+            return max(0.0, ready - now) + (self._row(key).disk or 0.0)
+
         await self._cluster.start_worker(
-            f"w{number}", one.threads, resources=one.resources, startup=one.startup
+            f"w{number}", one.threads, resources=one.resources, delay=delay
         )
 
     async def _life(self, number: int) -> None:
@@ -236,17 +245,21 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     # ----------------------------------------------------------------------------- a task
 
+    def _row(self, key: Key) -> Row:
+        """Return the recorded run that comes next."""
+        runs = self.plan.tasks[key].runs
+        return runs[min(self._attempts[key], len(runs) - 1)]
+
     async def run(self) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
         ran = RUN.get()
         assert ran is not None
         key: Any = ran.key
-        runs = self.plan.tasks[key].runs
-        row = runs[min(self._attempts[key], len(runs) - 1)]
+        row = self._row(key)
         pace = slower_by(self._workers[ran.worker].slowness, row.prefix)
         seconds = pace * (row.seconds or 0.0)
         holds = seconds if row.seceded is None else pace * row.seceded
-        await asyncio.sleep((row.disk or 0.0) + holds)
+        await asyncio.sleep(holds)
         if row.seceded is not None:
             ran.seceded = self._cluster.loop.now
             get_worker().handle_stimulus(
