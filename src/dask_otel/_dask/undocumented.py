@@ -19,6 +19,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "_last_tick_cycle",
         "_task_prefix_count_global",
         "_tick_counter",
+        "bandwidth",
         "clients",
         "connection_args",
         "extensions",
