@@ -1,28 +1,31 @@
-"""The frames of all threads of this process, without a deadlock of Python 3.11."""
+"""The lock for reading the frames of other threads, which Python 3.11 may not survive."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import threading
-from types import FrameType
-
-_LOCK = threading.Lock()
+from typing import Final
 
 
-def _without_collection() -> dict[int, FrameType]:
-    with _LOCK:
-        enabled = gc.isenabled()
+class _NoCollection:
+    """A lock; while it is held, no garbage is collected."""
+
+    def __init__(self) -> None:
+        self._lock, self._enabled = threading.Lock(), False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._enabled = gc.isenabled()
         gc.disable()
-        try:
-            return sys._current_frames()  # noqa: SLF001
-        finally:
-            if enabled:
-                gc.enable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled:
+            gc.enable()
+        self._lock.release()
 
 
-# Before Python 3.11.9, a garbage collection in the function waits forever for the lock that the
-# function holds, and all threads wait with it (python/cpython#106883).
-current_frames = (
-    _without_collection if (3, 11) <= sys.version_info < (3, 11, 9) else sys._current_frames  # noqa: SLF001
-)
+# In Python 3.11, `f_back` makes frames, which may begin a garbage collection. That may run Python
+# code, as with Dask's callback; if a function of the other thread returns meanwhile, the process
+# crashes. Before 3.11.9, `sys._current_frames` also waits forever (python/cpython#106883).
+reading_frames: Final = _NoCollection() if sys.version_info[:2] == (3, 11) else threading.Lock()

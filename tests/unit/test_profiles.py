@@ -647,8 +647,8 @@ def test_asynchronous_tasks_are_sampled_where_they_run_or_wait() -> None:
 
 #: Garbage that waits for the interpreter's list of threads, and is found after some new frames.
 COLLECTS_GARBAGE = """
-import gc, threading
-from dask_otel._frames import current_frames
+import gc, sys, threading
+from dask_otel._frames import reading_frames
 
 class Local(threading.local):
     pass
@@ -668,15 +668,58 @@ gc.collect(0)
 del local
 gc.set_threshold(1, 2, 1000)
 gc.enable()
-assert len(current_frames()) == 41 and gc.isenabled()
+with reading_frames:
+    assert len(sys._current_frames()) == 41
+assert gc.isenabled()
 gc.disable()
-assert len(current_frames()) == 41 and not gc.isenabled()
+with reading_frames:
+    assert len(sys._current_frames()) == 41
+assert not gc.isenabled()
+"""
+
+#: A collection of garbage that lets the other thread go on, while a new frame of it is made.
+RETURNS_MEANWHILE = """
+import gc, sys, threading
+from dask_otel._frames import reading_frames
+
+deep, ended, gone = threading.Event(), threading.Event(), threading.Event()
+def run(left):
+    if left:
+        return run(left - 1)
+    deep.set()
+    ended.wait()
+def other(left):
+    a = b = c = d = {"left": left}
+    if left:
+        return other(left - 1)
+    gone.set()
+    threading.Event().wait()
+def runs():
+    run(60)
+    other(60)
+thread = threading.Thread(target=runs, daemon=True)
+thread.start()
+deep.wait()
+def collects(phase, about):
+    ended.set()
+    gone.wait()
+gc.collect()
+gc.callbacks.append(collects)
+gc.set_threshold(20)
+names = []
+with reading_frames:
+    frame = sys._current_frames()[thread.ident]
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+assert names.count("run") == 62
 """
 
 
-def test_frames_of_threads_while_garbage_is_to_be_collected() -> None:
-    # Python before 3.11.9 hangs forever.
-    subprocess.run([sys.executable, "-c", COLLECTS_GARBAGE], check=True)
+@pytest.mark.parametrize("program", [COLLECTS_GARBAGE, RETURNS_MEANWHILE])
+def test_frames_of_threads_while_garbage_is_to_be_collected(program: str) -> None:
+    # Python before 3.11.9 hangs forever, and any 3.11 crashes.
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_loop_is_sampled_after_a_moment_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:

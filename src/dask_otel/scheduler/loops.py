@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from functools import partial
 from time import monotonic, sleep
 from typing import Final
 
-from dask_otel._frames import current_frames
+from dask_otel._frames import reading_frames
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import BLOB, packed, short_file
 from dask_otel.pump.thread import apart
@@ -42,11 +43,12 @@ def _sampled(thread: int, seconds: float) -> list[bytes] | None:
         until = at + seconds
         while at < until:
             sleep(INTERVAL)
-            frame = current_frames().get(thread)
-            before, at = at, monotonic()
-            if frame is not None:
-                waits = short_file(frame.f_code.co_filename) in _WAITS
-                stacks.add(thread, ("", "idle" if waits else "busy"), frame, at - before)
+            with reading_frames:
+                frame = sys._current_frames().get(thread)
+                before, at = at, monotonic()
+                if frame is not None:
+                    waits = short_file(frame.f_code.co_filename) in _WAITS
+                    stacks.add(thread, ("", "idle" if waits else "busy"), frame, at - before)
             # It holds the loop's variables.
             del frame
     finally:

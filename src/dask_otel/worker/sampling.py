@@ -5,6 +5,7 @@ Not Dask's own profiler: it has no span, and samples on the worker's event loop.
 
 from __future__ import annotations
 
+import sys
 import threading
 from time import monotonic, sleep
 from typing import Any, Final
@@ -14,7 +15,7 @@ from distributed.metrics import thread_time, time
 from distributed.worker import Worker
 
 from dask_otel._dask.workers.asynchronous import add_asynchronous
-from dask_otel._frames import current_frames
+from dask_otel._frames import reading_frames
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import LAST, TOPIC, packed
@@ -52,9 +53,8 @@ class Sampler:
         self._worker = worker
         #: Least seconds between two samples, and those before the next one.
         self._interval = self._pause = interval
-        #: Whether the worker has said good-bye, and held while samples are taken or sent.
+        #: Whether the worker has said good-bye.
         self._stopped = False
-        self._lock = threading.Lock()
         self._stacks = Stacks(_BASES)
         #: By span of these: when it ran a task last.
         self._seen: dict[str, float] = {}
@@ -92,11 +92,11 @@ class Sampler:
         # They wait for their thread, are in another process, or run on the event loop.
         elsewhere = self._worker.active_keys.difference(running.values())
         if running or elsewhere:
-            frames: Any = current_frames()
             tasks, clock = self._worker.state.tasks, time()
-            if elsewhere:
-                add_asynchronous(self._worker, elsewhere, running, frames)
-            with self._lock:
+            with reading_frames:
+                frames: Any = sys._current_frames()  # noqa: SLF001
+                if elsewhere:
+                    add_asynchronous(self._worker, elsewhere, running, frames)
                 for thread, key in running.items():
                     task, frame = tasks.get(key), frames.get(thread)
                     if task is not None and frame is not None and task.span_id is not None:
@@ -116,7 +116,7 @@ class Sampler:
             self._send()
 
     def _send(self, last: bool = False) -> None:
-        with self._lock:
+        with reading_frames:
             found, self._seen = self._stacks.take(), {}
         messages = packed(found, _MOST)
         messages[-1][LAST] = last
