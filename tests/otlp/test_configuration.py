@@ -27,6 +27,7 @@ from dask_otel.settings.keys import Settings
 from dask_otel.settings.problems import ConfigurationError
 from tests import foreign
 from tests.certificates import self_signed
+from tests.environment import python
 from tests.otlp.conftest import PROTOCOLS, Build, send
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import Receiver, receiver
@@ -201,6 +202,25 @@ def problem(build: Build, **variables: str) -> str:
         del os.environ[name]
     assert len(caught.value.problems) == 1
     return caught.value.problems[0]
+
+
+EARLY = """
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel.settings.problems import ConfigurationError
+
+try:
+    Encoder({}, "")
+except ConfigurationError as error:
+    print(*error.problems)
+"""
+
+
+def test_a_variable_that_the_sdk_reads_as_it_is_imported_has_the_same_error() -> None:
+    # In a process of its own, where nothing has imported the SDK.
+    assert python(EARLY, OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="many") == (
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT is 'many'. Allowed: a whole number, 0 or more."
+    )
+    assert python(EARLY, OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=" ") == ""
 
 
 SECRET = {
