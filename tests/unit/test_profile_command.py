@@ -113,11 +113,13 @@ def test_what_is_not_there_is_an_error_that_says_what_is(tmp_path: Path, capsys:
     _, err = said(capsys, tmp_path / "gone", code=1)
     assert err == f"dask-otel profile: there is no {tmp_path / 'gone'}\n"
     _, err = said(capsys, tmp_path, code=1)
-    assert err.strip().endswith("it has no profile: runs have one with otel.profiles.enabled: true")
+    needs = "runs have one with otel.profiles.enabled: true"
+    assert err == f"dask-otel profile: no profile in {tmp_path}; {needs}\n"
     write(tmp_path, make_profile(*USUAL))
     for name in ("etl/rea", "none"):
         _, err = said(capsys, tmp_path, name, code=1)
-        assert err.strip().endswith("it has etl/read, etl/train")
+        there = f"no profile of {name} in {tmp_path}: it has etl/read, etl/train"
+        assert err == f"dask-otel profile: {there}\n"
 
 
 def test_the_file_for_speedscope_is_valid_and_has_all_time(tmp_path: Path, capsys: Any) -> None:

@@ -67,10 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     found = profiles.spans_of(read, arguments.span)
     if not found:
         names = sorted({span.name for span in profiles.spans_of(read)})
-        needs = ": runs have one with otel.profiles.enabled: true" if arguments.folder else ""
-        there = f"it has {', '.join(names[:20]) or f'no profile{needs}'}"
-        what = f"of {arguments.span} " if arguments.span else ""
-        raise terminal.Failed(f"nothing {what}in {place}: {there}")
+        if names:
+            there = ", ".join(names[:20])
+            raise terminal.Failed(f"no profile of {arguments.span} in {place}: it has {there}")
+        needs = "; runs have one with otel.profiles.enabled: true" if arguments.folder else ""
+        raise terminal.Failed(f"no profile in {place}{needs}")
     title = arguments.span or ("event loops" if arguments.scheduler else "all spans")
     if arguments.speedscope is not None:
         terminal.write(arguments.speedscope, json.dumps(profiles.speedscope(found, title)))
