@@ -955,3 +955,12 @@ def test_the_title_of_a_measured_cause_has_no_bound(kind: str) -> None:
 def test_threads_of_paused_workers_are_there() -> None:
     root = run(no_worker=4.0, compute=4.0).roots["train"]
     assert (root.present, replace(root, paused=4.0).present) == (8.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("open_", "said"), [(["fit"], "It is fit."), (["fit", "load"], "They are fit, load.")]
+)
+def test_open_spans_are_named_in_a_sentence(open_: list[str], said: str) -> None:
+    """On the page, the next step follows on the same line."""
+    (found,) = [one for one in diagnose(given(run(**BUSY), open=open_)) if one.kind == "open"]
+    assert found.evidence == said

@@ -305,11 +305,11 @@ def _healthy(facts: Facts) -> Diagnosis:
 def _notices(facts: Facts) -> list[Diagnosis]:
     name, asked = next(iter(facts.merged), ("", ""))
     known = any(span.name == asked for span in facts.spans)
-    was = "span is" if len(facts.open) == 1 else "spans are"
+    was, it = ("span is", "It is") if len(facts.open) == 1 else ("spans are", "They are")
     sizing, why = _sizing(facts)
     said: tuple[tuple[object, str, str, str, str], ...] = (
         (sizing, "sizing", "", sizing, why),
-        (facts.open, "open", "", f"{len(facts.open):,} {was}", _listed(facts.open)),
+        (facts.open, "open", "", f"{len(facts.open):,} {was}", f"{it} {_listed(facts.open)}."),
         (facts.gaps, "gaps", "", ", ".join(facts.gaps), ""),
         (asked, "merged", name, asked, "" if known else f"{asked} has no span of its own."),
     )

@@ -134,7 +134,7 @@ KINDS: Final[dict[str, Kind]] = {
     "sizing": Kind("{what}", "Choose the size of workers accordingly."),
     "open": Kind(
         "{what} still open at the end of the telemetry",
-        "They still run, or the scheduler died: see its log.",
+        "The work goes on, or the scheduler died: see its log.",
     ),
     "gaps": Kind("The telemetry has gaps: {what}", "What was dropped is missing here."),
     "merged": Kind(
