@@ -494,9 +494,9 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
                 run(
                     root={"retries": {"recomputed": 8.0}},
                     span={"restrictions": restrictions},
-                    links=(link("f", 40, 3.0, uneven=waited, compute=3.0),),
+                    links=(link("f", 40, 3.0, **waits, compute=3.0),),
                     idle=4.0,
-                    uneven=waited,
+                    **waits,
                     compute=3.0,
                 ),
                 deaths=[DEAD],
@@ -504,10 +504,11 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             ),
             kinds,
         )
-        for beside, waited, restrictions, kinds in (
-            ("", 1.3, {}, ["lost"]),
-            (", and longer", 2.0, {}, ["lost", "uneven"]),
-            (", but may run on no other one", 1.3, {"f": "workers"}, ["lost", "restricted"]),
+        for beside, waits, restrictions, kinds in (
+            ("", {"uneven": 1.3}, {}, ["lost"]),
+            (", as for its threads", {"no_thread": 1.0, "uneven": 1.3}, {}, ["lost"]),
+            (", and longer", {"uneven": 2.0}, {}, ["lost", "uneven"]),
+            (" for them", {"uneven": 1.3}, {"f": "workers"}, ["lost", "restricted"]),
         )
     },
     "a death of which nothing else is known": (
