@@ -95,6 +95,14 @@ BOTH = (
     ),
 )
 REPEATED = {"dask.span.root.name": "train", "dask.task.retry.reason": "error"}
+AGAIN = {"dask.task_group.name": "f-1", "dask.task.attempt": 2}
+INTERRUPTED = (
+    *(
+        ("dask.task.retried", {"dask.task.key": key, "dask.task.retry.reason": reason})
+        for key, reason in [("f-3", "recomputed"), ("f-4", "worker_lost")]
+    ),
+    ("dask.task.retried", {"dask.task.retry.reason": "worker_lost"}),
+)
 
 #: Requests, a fact, and its value.
 FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
@@ -146,6 +154,22 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
         ),
         lambda facts: [(one.prefix, one.alike, one.others) for one in facts.spans[0].links],
         [("f", 14, pytest.approx(0.1))],
+    ),
+    # Both ran again: one had a result that was lost, and one was interrupted. Other keys are
+    # redacted.
+    "a link computed a result again, or ran again before it had one": (
+        (
+            traces(
+                root(1, "train", {"compute": 3.0}, events=INTERRUPTED),
+                with_own(group(2, 1, "f", 3, 3.0), **{"dask.task.recomputed.count": 2}),
+                *(
+                    with_own(link(n, 1, "f", n - 2.0, compute=1.0), **own, **AGAIN)
+                    for n, own in [(3, {}), (4, {}), (5, {"dask.task.key": ""})]
+                ),
+            ),
+        ),
+        lambda facts: [one.again for one in facts.spans[0].links],
+        [True, False, True],
     ),
     # A worker without tasks still takes its threads with it. Those of a cluster that closes, and
     # one that is retired, leave in order.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -267,13 +267,23 @@ def _spans(
         for one in everything
         if one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"
     }
+    # Tasks that a worker took with it before they had a result.
+    interrupted = {
+        (span.text(semconv.SPAN_ID), lost)
+        for span in spans
+        for event in span.events
+        if (lost := text(event.attributes.get(semconv.TASK_KEY)))
+        and event.attributes.get(semconv.TASK_RETRY_REASON) == "worker_lost"
+    }
     no_waits: dict[str, Times] = {name: [] for name in found}
     for key in {**groups, **tasks}:
         if (owner := names.get(key[0], "")) in found:
             of = tasks.get(key, ())
             entry = found[owner]
-            present = threads.get(entry.root, 0.0) if key[0] in needy else 0.0
-            _add_group(entry, groups.get(key, ()), of, partial(_free, everything, present))
+            idle = partial(
+                _free, everything, threads.get(entry.root, 0.0) if key[0] in needy else 0.0
+            )
+            _add_group(entry, groups.get(key, ()), of, idle, interrupted)
             no_waits[owner] += chain.from_iterable(map(_no_waits, of))
     for name, same in grouped(spans, lambda one: one.full_name).items():
         # Nothing waits for a worker while a task of the path computes, or before its submission.
@@ -319,6 +329,7 @@ def _add_group(
     groups: Iterable[Span],
     tasks: Sequence[Span],
     free: Callable[[Span], float],
+    interrupted: Container[tuple[str, str]],
 ) -> None:
     """Add the groups of a name to their span, and those of their tasks that are on the path."""
     count = results = recomputed = compute = 0.0
@@ -333,14 +344,15 @@ def _add_group(
             entry.restrictions[prefix] = how
         if names := texts(group.attributes.get(semconv.TASK_GROUP_SLOW_WORKERS)):
             entry.slow.append(SlowWorkers(names, prefix, share * count, mean, others))
-    for task in sorted(tasks, key=lambda one: one.end_ns):
+    for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
             of, worker = "/".join(_group_of(task)), task.text(semconv.WORKER_NAME)
-            # The first run of a task may also have been lost before its end: of one that needs the
-            # others, which come first.
-            again = recomputed > 0 and (task.number(semconv.TASK_ATTEMPT) or 1) > 1
-            recomputed -= again
+            again = (
+                recomputed > 0
+                and (task.number(semconv.TASK_ATTEMPT) or 1) > 1
+                and (task.text(semconv.SPAN_ID), task.text(semconv.TASK_KEY)) not in interrupted
+            )
             known = link(task), of, int(count), results, compute, worker, again, free(task)
             entry.links.append(link_of(name, *known))
 
