@@ -1,12 +1,15 @@
 """Row 18: the sampler of profiles on a worker, by the CPU clock of its thread.
 
-A thread that only wakes up as often runs beside it: on a busy machine that alone takes much of it.
+A thread that only wakes up as often runs in turn with it: on a busy machine that alone takes much
+of it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from statistics import median
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -64,8 +67,10 @@ def _works(stop: threading.Event) -> None:
         even(DEPTH - 9, number % 64)
 
 
-def _share(thread: threading.Thread, seconds: float) -> float:
-    """Return the part of a CPU that a running thread takes."""
+def _share(target: Callable[[], None], seconds: float) -> float:
+    """Return the part of a CPU that a function takes in a thread."""
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
     before, began = time.clock_gettime(clock), time.perf_counter()
@@ -73,45 +78,56 @@ def _share(thread: threading.Thread, seconds: float) -> float:
     return (time.clock_gettime(clock) - before) / (time.perf_counter() - began)
 
 
+def _round(worker: Worker, seconds: float) -> tuple[float, float, float]:
+    """Return the CPU of the sampler, its samples in a second, and the CPU of waking up as often."""
+    sampler = Sampler(worker, ProfileSettings().interval)  # type: ignore[arg-type]
+    taken, sample = 0, sampler._sample
+
+    def counted(now: float) -> None:
+        nonlocal taken
+        taken += 1
+        sample(now)
+
+    sampler._sample = counted  # type: ignore[method-assign]
+    # Its first samples come before it knows what they cost.
+    share, ended = _share(sampler._run, seconds), threading.Event()
+    rate = taken / seconds
+    sampler.stop()
+
+    def wakes() -> None:
+        while not ended.is_set():
+            time.sleep(sampler._pause)
+
+    alone = _share(wakes, seconds)
+    ended.set()
+    return share, rate, alone
+
+
 def run(quick: bool) -> list[Row]:
-    """Measure the sampler, and a thread that only wakes up."""
-    seconds, interval = 5.0 if quick else 40.0, ProfileSettings().interval
+    """Measure the sampler, and a thread that only wakes up, in turn."""
+    rounds, seconds = (3, 2.0) if quick else (9, 10.0)
     stop = threading.Event()
     worker = Worker(stop)
     try:
-        sampler = Sampler(worker, interval)  # type: ignore[arg-type]
-        taken, sample = 0, sampler._sample
-
-        def counted(now: float) -> None:
-            nonlocal taken
-            taken += 1
-            sample(now)
-
-        sampler._sample = counted  # type: ignore[method-assign]
-        sampler.start()
-        share = _share(sampler._thread, seconds)
-        sampler.stop()
-
-        def wakes() -> None:
-            while not stop.is_set():
-                time.sleep(interval)
-
-        idle = threading.Thread(target=wakes, daemon=True)
-        idle.start()
-        alone = _share(idle, seconds)
+        found = [_round(worker, seconds) for _ in range(rounds)]
     finally:
         stop.set()
-    rate = taken / seconds
-    each, often = share / rate, 1 / interval
+    share, rate, alone = (median(column) for column in zip(*found, strict=True))
+    costs = [1e6 * share / rate for share, rate, _ in found]
+    ratios = [share / alone for share, _, alone in found]
+    each, ratio, often = median(costs), median(ratios), 1 / ProfileSettings().interval
+    sent = worker.bytes / seconds / rounds
     return [
         Row(
             "18", f"worker: sampler of profiles, {THREADS} threads of depth {DEPTH}",
             f"≤ {PART:.1%} of a CPU",
-            f"{share:.2%} of a CPU with {rate:.0f} samples a second, each of {each * 1e6:.0f} µs; "
-            f"{often:.0f} of them would take {often * each:.2%}, and a thread that only wakes up "
-            f"takes {alone:.2%}; {worker.bytes / seconds:,.0f} bytes a second",
+            f"{share:.2%} of a CPU with {rate:.0f} samples a second, each of {each:.0f} µs "
+            f"({min(costs):.0f} to {max(costs):.0f}): {ratio:.1f} times ({min(ratios):.1f} to "
+            f"{max(ratios):.1f}) what a thread takes that only wakes up as often; {often:.0f} of "
+            f"them would take {often * each / 1e6:.2%}; {sent:,.0f} bytes a second",
             # What it took in the last pause, it pays for in the next one.
             verdict(share <= 1.05 * PART),
-            {"share": share, "rate": rate, "wakes": alone, "bytes": worker.bytes / seconds},
+            {"share": share, "rate": rate, "wakes": alone, "micros": costs, "ratios": ratios,
+             "bytes": sent},
         )
     ]  # fmt: skip
