@@ -48,7 +48,7 @@ def _sampled(thread: int, seconds: float) -> list[bytes] | None:
                 before, at = at, monotonic()
                 if frame is not None:
                     waits = short_file(frame.f_code.co_filename) in _WAITS
-                    stacks.add(thread, ("", "idle" if waits else "busy"), frame, at - before)
+                    stacks.add(("", "idle" if waits else "busy"), frame, at - before)
             # It holds the loop's variables.
             del frame
     finally:

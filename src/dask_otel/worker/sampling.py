@@ -20,9 +20,9 @@ from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import LAST, TOPIC, packed
 
-#: Seconds after which samples are sent, so that a kill loses at most ten seconds of them; and after
-#: which a span that runs no task is at its end here: then its samples are sent early, once a second
-#: at most.
+#: Seconds after which samples are sent, so that a kill loses at most ten seconds of them; and
+#: between two looks: a span without a task between them is at its end here, and its samples are
+#: sent early, once a second at most.
 LONGEST: Final = 8.0
 _QUIET: Final = 0.25
 _EARLY: Final = (1.0, 3.0)
@@ -40,6 +40,7 @@ _BASES: Final = tuple(
     for name in ("_run_task_simple", "_run_actor", "_run_task_async")
     if hasattr(dask_worker, name)
 )
+_NOTHING: Final = (None, None)
 
 
 class Sampler:
@@ -56,11 +57,15 @@ class Sampler:
         #: Whether the worker has said good-bye.
         self._stopped = False
         self._stacks = Stacks(_BASES)
-        #: By span of these: when it ran a task last.
+        #: By thread: the task that it ran in a sample since the last look, its span and its prefix.
+        self._known: dict[Any, tuple[Any, tuple[str, str] | None]] = {}
+        #: By span of samples that have not been sent: the look that follows its last task.
         self._seen: dict[str, float] = {}
-        #: When the last sample was, and the first one that has not been sent.
-        self._at = self._since = monotonic()
+        #: When the last sample was, the first one that has not been sent, and the next look is.
+        self._at = self._since = self._look = monotonic()
         self._early = Rate(*_EARLY)
+        #: The samples since the last look, the thread's clock then, and the mean cost of a sample.
+        self._taken, self._spent, self._cost = 0, 0.0, 0.0
 
     def start(self) -> None:
         """Begin to sample."""
@@ -72,46 +77,60 @@ class Sampler:
         self._send(last=True)
 
     def _run(self) -> None:
-        spent, mean = thread_time(), 0.0
+        self._spent = thread_time()
         while not self._stopped:
             try:  # noqa: SIM105 - `suppress` takes a twentieth of a sample
                 self._sample(monotonic())
             except Exception:
                 # Dask goes on; the coverage shows the gap.
                 pass
-            before, spent = spent, thread_time()
-            mean += (spent - before - mean) / _PAY
-            self._pause = max(self._interval, min(_RARELY, mean / _PART))
             # An event with a timeout takes twice as much of the CPU.
             sleep(self._pause)
 
     def _sample(self, now: float) -> None:
-        """Count what the tasks do, and send that if it is time."""
+        """Count what the tasks do. The caches are cold: all that can wait is done at a look."""
+        if now >= self._look:
+            self._looks(now)
+        self._taken += 1
         took, self._at = now - self._at, now
         running: dict[Any, Any] = self._worker.active_threads.copy()
         # They wait for their thread, are in another process, or run on the event loop.
         elsewhere = self._worker.active_keys.difference(running.values())
         if running or elsewhere:
-            tasks, clock = self._worker.state.tasks, time()
             with reading_frames:
                 frames: Any = sys._current_frames()  # noqa: SLF001
                 if elsewhere:
                     add_asynchronous(self._worker, elsewhere, running, frames)
                 for thread, key in running.items():
-                    task, frame = tasks.get(key), frames.get(thread)
-                    if task is not None and frame is not None and task.span_id is not None:
-                        if not self._seen:
-                            self._since = now
-                        self._seen[task.span_id] = now
-                        # A short task is found as rarely as it is short.
-                        ran = max(self._pause, clock - (task.start_time or clock))
-                        of = task.span_id, task.prefix
-                        self._stacks.add(thread, of, frame, min(took, ran))
-            # They hold the user's variables.
-            frames = frame = None
+                    ran, (known, of) = took, self._known.get(thread, _NOTHING)
+                    if known is not key:
+                        of, ran = self._begun(key, took)
+                        self._known[thread] = key, of
+                    if of is not None and (frame := frames.get(thread)) is not None:
+                        self._stacks.add(of, frame, ran)
+
+    def _begun(self, key: Any, took: float) -> tuple[tuple[str, str] | None, float]:
+        """Return the span and the prefix of a task, and for how long a first sample stands."""
+        task = self._worker.state.tasks.get(key)
+        if task is None or task.span_id is None:
+            return None, 0.0
+        if not self._seen:
+            self._since = self._at
+        self._seen[task.span_id] = self._look
+        clock = time()
+        # A short task is found as rarely as it is short.
+        ran = max(self._pause, clock - (task.start_time or clock))
+        return (task.span_id, task.prefix), min(took, ran)
+
+    def _looks(self, now: float) -> None:
+        """Adapt the pause to the cost of samples, and send them if it is time."""
+        taken, self._taken, spent, self._spent = self._taken, 0, self._spent, thread_time()
+        self._cost += (self._spent - spent - taken * self._cost) / max(_PAY, taken)
+        self._pause = max(self._interval, min(_RARELY, self._cost / _PART))
+        look, self._look, self._known = self._look, now + _QUIET, {}
         if self._seen and (
             now - self._since >= LONGEST
-            or (now - min(self._seen.values()) >= _QUIET and self._early.allows(now))
+            or (min(self._seen.values()) < look and self._early.allows(now))
         ):
             self._send()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final, NamedTuple
@@ -13,6 +12,7 @@ from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, sho
 DEEPER: Final = Frame("…")
 #: Dask's own frames around the code of a task.
 _AROUND: Final = "dask/_task_spec.py"
+_DEPTHS: Final = range(DEEPEST)
 
 
 class Awaiting(NamedTuple):
@@ -42,73 +42,54 @@ def innermost(coroutine: Any, on_loop: list[FrameType], base: CodeType | None) -
     return found
 
 
-class _Found:
-    """The code of a task's stack, the innermost one first; samples and seconds by current line."""
-
-    __slots__ = ("codes", "is_cut", "samples", "seconds", "task")
-
-    def __init__(self, task: tuple[str, str], codes: list[CodeType], is_cut: bool) -> None:
-        # The code must live: its address is in the key.
-        self.task, self.codes, self.is_cut = task, codes, is_cut
-        self.samples, self.seconds = defaultdict[int, int](int), defaultdict[int, float](float)
-
-    def is_of(self, task: tuple[str, str], frame: FrameType | Awaiting) -> bool:
-        """Whether a frame is the innermost one of this stack."""
-        at = frame if self.task == task else None
-        for code in self.codes:
-            # Equal code may be of another file.
-            if at is None or at.f_code is not code:
-                return False
-            at = at.f_back
-        return at is None or self.is_cut
-
-
 class Stacks:
     """Counts stacks by span, prefix and current line.
 
     `bases` are the code that runs tasks, the usual one first; it is left out with all outside of
-    it.
+    it. So many frames are counted `at_once`: the stacks of a second, often.
     """
 
-    def __init__(self, bases: Sequence[CodeType] = ()) -> None:
+    def __init__(self, bases: Sequence[CodeType] = (), at_once: int = 4096) -> None:
         self._bases, self._usual = frozenset(map(id, bases)), next(iter(bases), None)
-        #: By span, prefix, and the addresses of the code.
-        self._found: dict[tuple[Any, ...], _Found] = {}
-        #: By thread, or asynchronous task: where it was found last, and most often is again. Frames
-        #: are compared with it quicker than they are collected.
-        self._last: dict[int | str, _Found] = {}
+        self._at_once = at_once
+        #: Samples to count: span and prefix, current line, seconds, and where in the list of codes
+        #: its own begin, the innermost one first.
+        self._samples: list[tuple[tuple[str, str], int, float, int]] = []
+        self._codes: list[CodeType] = []
+        #: Samples and seconds by span, prefix, current line, and the addresses of the codes, which
+        #: live as long.
+        self._found: dict[tuple[Any, ...], list[float]] = {}
+        self._at: dict[int, CodeType] = {}
 
-    def add(
-        self,
-        thread: int | str,
-        task: tuple[str, str],
-        frame: FrameType | Awaiting,
-        seconds: float,
-    ) -> None:
+    def add(self, task: tuple[str, str], at: FrameType | Awaiting, seconds: float) -> None:
         """Count a sample of a task's span and prefix for some seconds, and keep no frame of it."""
-        # The hot loop: checks are made when the stack is sent.
-        line, found = frame.f_lineno or 0, self._last.get(thread)
-        if found is None or not found.is_of(task, frame):
-            found = self._last[thread] = self._of(task, frame)
-        found.samples[line] += 1
-        found.seconds[line] += seconds
-
-    def _of(self, task: tuple[str, str], at: FrameType | Awaiting | None) -> _Found:
-        codes, usual = list[CodeType](), self._usual
-        while at is not None and len(codes) < DEEPEST:
+        # The caches are cold after a pause: this only collects, and many are counted at once.
+        codes, usual = self._codes, self._usual
+        self._samples.append((task, at.f_lineno or 0, seconds, len(codes)))
+        for _ in _DEPTHS:
             codes.append(code := at.f_code)
-            at = None if code is usual else at.f_back
-        key = (*task, *map(id, codes))
-        if (found := self._found.get(key)) is None:
-            # Of a task, or too deep.
-            is_cut = codes[-1] is usual or len(codes) == DEEPEST
-            found = self._found[key] = _Found(task, codes, is_cut)
-        return found
+            if code is usual or (back := at.f_back) is None:
+                break
+            at = back
+        if len(codes) >= self._at_once:
+            self._count()
+
+    def _count(self) -> None:
+        samples, codes, self._samples, self._codes = self._samples, self._codes, [], []
+        ids, last = [*map(id, codes)], len(codes)
+        for task, line, seconds, first in reversed(samples):
+            key = (*task, line, *ids[first:last])
+            if (found := self._found.get(key)) is None:
+                found = self._found[key] = [0, 0.0]
+                self._at.update(zip(ids[first:last], codes[first:last], strict=True))
+            found[0] += 1
+            found[1] += seconds
+            last = first
 
     def take(self) -> list[Sampled]:
         """Return what was counted since the last call."""
-        taken, self._found, self._last = self._found, {}, {}
-        codes = {id(code): code for one in taken.values() for code in one.codes}
+        self._count()
+        taken, self._found, codes, self._at = self._found, {}, self._at, {}
         # Each name is made once, not for each stack.
         frames = {
             address: Frame(
@@ -122,11 +103,10 @@ class Stacks:
             Sampled(
                 span,
                 self._stack(prefix, line, where, frames),
-                samples,
-                round(1e6 * one.seconds[line]),
+                int(samples),
+                round(1e6 * seconds),
             )
-            for (span, prefix, *where), one in taken.items()
-            for line, samples in one.samples.items()
+            for (span, prefix, line, *where), (samples, seconds) in taken.items()
         ]
 
     def _stack(
