@@ -37,7 +37,7 @@ _MOST: Final = 4
 #: Dask's functions below those that run a task: that of most tasks first; none if they are renamed.
 _BASES: Final = tuple(
     getattr(dask_worker, name).__code__
-    for name in ("_run_task_simple", "_run_actor", "_run_task_async")
+    for name in ("_run_task_simple", "_run_task_async")
     if hasattr(dask_worker, name)
 )
 _NOTHING: Final = (None, None)
