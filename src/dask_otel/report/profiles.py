@@ -156,10 +156,15 @@ def changes(before: Seconds, after: Seconds) -> list[tuple[str, float]]:
     return sorted(found.items(), key=lambda one: -abs(one[1]))
 
 
+def ran_in_threads(spans: Iterable[SpanStacks], session: Session) -> float:
+    """Return the seconds for which tasks of these spans ran in threads, from Dask's metrics."""
+    keys = {(span.trace_id, span.span_id) for span in spans}
+    ran = (span for span in session.of_type("span") if span.key in keys)
+    return sum(in_threads(span_activities(span)) for span in ran)
+
+
 def _scale(profile: Profile, session: Session) -> float:
-    keys = {(span.trace_id, span.span_id) for span in profile.spans}
-    spans = (span for span in session.of_type("span") if span.key in keys)
-    ran = sum(in_threads(span_activities(span)) for span in spans)
+    ran = ran_in_threads(profile.spans, session)
     return ran / (seconds_of(profile.spans) or 1.0) if ran else 1.0
 
 

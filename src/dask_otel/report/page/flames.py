@@ -9,10 +9,16 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.profiles.stacks import Frame, Stack
-from dask_otel.core.traces.values import in_threads
 from dask_otel.report.page.payload import pack
-from dask_otel.report.profiles import Seconds, cautions, merged, seconds_of, spans_of
-from dask_otel.report.seconds import add, span_activities
+from dask_otel.report.profiles import (
+    Seconds,
+    cautions,
+    merged,
+    ran_in_threads,
+    seconds_of,
+    spans_of,
+)
+from dask_otel.report.seconds import add
 from dask_otel.report.telemetry.model import Session
 
 #: The smallest share of all time that has a row.
@@ -46,9 +52,7 @@ def flame(session: Session) -> dict[str, Any] | None:
     found = spans_of(session.profiles)
     if not found:
         return None
-    sampled = {(one.trace_id, one.span_id) for one in found}
-    own = [span_activities(span) for span in session.of_type("span") if span.key in sampled]
-    seconds, ran = seconds_of(found), sum(map(in_threads, own))
+    seconds, ran = seconds_of(found), ran_in_threads(found, session)
     return {
         "packed": _tree(merged(found), cpu=_cpu(session)),
         "seconds": seconds,
