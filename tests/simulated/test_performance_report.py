@@ -350,6 +350,17 @@ def test_work_that_its_client_has_given_up_is_waited_for(b: Bridged, tasks: int)
     assert time.monotonic() - began < reporting._TIMEOUT / 2
 
 
+@alone
+def test_tasks_that_were_cancelled_while_they_waited_are_in_the_headline(b: Bridged) -> None:
+    """No thread was free for them until then."""
+    with dask_otel.performance_report(None) as block:
+        futures = b.client.map(nap, [1.0] * 40, pure=False)
+        time.sleep(4.5)
+        b.client.cancel(futures)
+    first, *_ = account(block).diagnoses
+    assert first.title == "Nothing is in the way: 24 tasks cancelled"
+
+
 class _Silent(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")

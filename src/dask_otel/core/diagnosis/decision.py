@@ -298,8 +298,11 @@ def _healthy(facts: Facts) -> Diagnosis:
     unknown = sum(root.unreported for root in roots)
     paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
     known = computing and paid and unknown <= _SHARE * paid
-    what = f": computing {computing / paid:.0%}" if known else ""
-    return _said(facts, "healthy", what=what)
+    said = [f"computing {computing / paid:.0%}"] if known else []
+    # They may have waited to the end.
+    if cancelled := int(sum(root.cancelled for root in roots)):
+        said.append(f"{counted(cancelled, 'task')} cancelled")
+    return _said(facts, "healthy", what=f": {', '.join(said)}" if said else "")
 
 
 def _notices(facts: Facts) -> list[Diagnosis]:
