@@ -93,11 +93,14 @@ class _Handle(asyncio.Handle):
     """A callback, which runs where it was made, if that machine is at work."""
 
     __slots__ = ()
+    _cancelled: bool
     _context: Context
     _loop: Loop
 
     def _run(self) -> None:
         machine, loop = self._context.get(MACHINE), self._loop
+        if self._cancelled:
+            return
         if machine is None:
             super()._run()
         elif machine.alive:
@@ -111,15 +114,9 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle, asyncio.TimerHandle):
-    """A timer, after those of the same moment that were set before."""
+    """The same at a time."""
 
-    __slots__ = ("number",)
-    _when: float
-    number: int
-
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, _Timer)
-        return (self._when, self.number) < (other._when, other.number)
+    __slots__ = ()
 
 
 class Loop(asyncio.BaseEventLoop):
@@ -143,26 +140,13 @@ class Loop(asyncio.BaseEventLoop):
         self.random = random.Random(seed)
         #: Called whenever no more is to be done at a moment; return whether they did something.
         self.looks: list[Callable[[], bool]] = []
+        #: Timers; those of one moment in the order in which they were set.
+        self._scheduled: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
-        # Below the steps of the wall clock: who waits for it in such a step must see it go on.
-        self._clock_resolution = 1e-10
-        self._selector = self
 
     def time(self) -> float:
         """Return the seconds since the start."""
         return self.now + self.ahead
-
-    def select(self, timeout: float | None) -> list[Any]:
-        """Let the time pass until the next timer: what a selector does by waiting."""
-        if timeout == 0 or sum([look() for look in self.looks]):
-            return []
-        if timeout is None:
-            raise Stuck("nothing is left to happen, and somebody waits")
-        if self.now > self.longest:
-            raise Stuck(f"{self.longest:g} simulated seconds have passed")
-        scheduled: list[_Timer] = self._scheduled  # type: ignore[attr-defined]
-        self.now = max(self.now, scheduled[0]._when)
-        return []
 
     def append(self, handles: deque[asyncio.Handle]) -> None:
         """Let these callbacks run after those that are ready."""
@@ -173,9 +157,7 @@ class Loop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """See ``asyncio.loop.call_at``."""
         timer = _Timer(when, callback, args, self, context)
-        timer.number = next(self._numbers)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._scheduled, (when, next(self._numbers), timer))
         return timer
 
     def run_in_executor(  # type: ignore[override]
@@ -192,7 +174,26 @@ class Loop(asyncio.BaseEventLoop):
             future.set_exception(error)
         return future
 
-    # What BaseEventLoop asks of its children.
+    # What is another one in BaseEventLoop, and what that asks of its children.
+
+    def _run_once(self) -> None:
+        """Run what is ready; if that is nothing, let the time pass until the next timer."""
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        timers = self._scheduled
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        is_due = ready or self._stopping or (timers and timers[0][0] <= self.now)  # type: ignore[attr-defined]
+        if not (is_due or sum([look() for look in self.looks])):
+            if not timers:
+                raise Stuck("nothing is left to happen, and somebody waits")
+            if self.now > self.longest:
+                raise Stuck(f"{self.longest:g} simulated seconds have passed")
+            self.now = timers[0][0]
+        # Below the steps of the wall clock: who waits for it in such a step must see it go on.
+        while timers and timers[0][0] < self.now + 1e-10:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            ready.popleft()._run()
 
     def _call_soon(
         self, callback: Callable[..., Any], args: Any, context: Context | None
@@ -200,9 +201,6 @@ class Loop(asyncio.BaseEventLoop):
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
-
-    def _process_events(self, events: list[Any]) -> None:
-        """There are none."""
 
     def _write_to_self(self) -> None:
         """It never waits, so that it need not be woken."""

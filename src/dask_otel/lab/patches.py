@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 import uuid
-from _thread import allocate_lock
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import wraps
 from typing import Any, TypeVar
 
 from dask_otel.lab.clock import EPOCH, MACHINE, Machine
-from dask_otel.lab.threads import here
+from dask_otel.lab.threads import Thread, here
 
 T = TypeVar("T")
 
@@ -92,20 +91,30 @@ def _wait(real: Callable[..., bool]) -> Callable[..., bool]:
         thread = here()
         if thread is None or MACHINE.get() is None:
             return real(self, timeout)
-        waiter = allocate_lock()
-        waiter.acquire()
+        waiter = _Waiter(thread)
         self._waiters.append(waiter)
         state = self._release_save()
         try:
-            thread.wait(lambda: not waiter.locked(), timeout)
+            thread.wait(timeout)
         finally:
             self._acquire_restore(state)
-        if waiter.locked():
+        if not waiter.released:
             self._waiters.remove(waiter)
-            return False
-        return True
+        return waiter.released
 
     return wait
+
+
+class _Waiter:
+    """What a condition knows of a simulated thread that waits: it is released like a lock."""
+
+    def __init__(self, thread: Thread) -> None:
+        self.released = False
+        self._thread = thread
+
+    def release(self) -> None:
+        self.released = True
+        self._thread.wake()
 
 
 def _submit(real: Callable[..., Future[T]]) -> Callable[..., Future[T]]:

@@ -68,21 +68,20 @@ class Thread:
         self.loop.call_later(max(0.0, seconds), self.resume, context=Context())
         self._hand_back()
 
-    def wait(self, check: Callable[[], bool], seconds: float | None) -> None:
-        """Let others run until the check is true, or for so long."""
-        over = False
-
-        def timeout() -> None:
-            nonlocal over
-            over = True
-
+    def wait(self, seconds: float | None) -> None:
+        """Let others run until one of them calls `wake`, or for so long."""
         timer = None if seconds is None else self.loop.call_later(
-            seconds, timeout, context=Context()
+            seconds, self.wake, context=Context()
         )  # fmt: skip
-        self._pool.waiting.append((lambda: over or check(), self))
+        self._pool.waiting[self] = False
         self._hand_back()
         if timer is not None:
             timer.cancel()
+
+    def wake(self) -> None:
+        """Let the thread go on as soon as nothing more is to be done at this moment."""
+        if self in self._pool.waiting:
+            self._pool.waiting[self] = self._pool.woken = True
 
     def _hand_back(self) -> None:
         self.back.release()
@@ -110,8 +109,9 @@ class Pool:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        #: Threads that wait for something.
-        self.waiting: list[tuple[Callable[[], bool], Thread]] = []
+        #: Threads that wait for something, and whether that is over; and whether it is for one.
+        self.waiting: dict[Thread, bool] = {}
+        self.woken = False
         self._live: dict[Thread, None] = {}
         #: Real threads without work, and what they are to run.
         self._free: list[tuple[LockType, list[Thread]]] = []
@@ -164,10 +164,13 @@ class Pool:
 
     def _look(self) -> bool:
         """Resume those whose wait is over; return whether there was one."""
-        over = [one for one in self.waiting if one[1].machine.alive and one[0]()]
+        if not self.woken:
+            return False
+        self.woken = False
+        over = [one for one, is_over in self.waiting.items() if is_over and one.machine.alive]
         for one in over:
-            self.waiting.remove(one)
-            one[1].resume()
+            del self.waiting[one]
+            one.resume()
         return bool(over)
 
 

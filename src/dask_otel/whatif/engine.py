@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
@@ -117,6 +118,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         submissions = plan.submissions.items()
         self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
+        self._over = threading.Event()
         #: The workers by their addresses, and when they have begun by their numbers.
         self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
         self._ready: dict[int, float] = {}
@@ -214,7 +216,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             cluster.begin(cluster.machine("client"), self._submit, number)
         self._happened(-1)
         try:
-            thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
+            if plan.tasks:
+                self._over.wait()
         finally:
             # Later, the scheduler has no tasks any more.
             if cluster.scheduler.unrunnable:
@@ -274,6 +277,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             self._ended.add(key)
             self._happened(self._where.get(key, -1), key[0])
             self.tick()
+            if len(self._ended) == len(self.plan.tasks):
+                self._over.set()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()
         if row.outcome in ("e", "f"):
