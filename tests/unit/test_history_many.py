@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import duckdb
 import pytest
 import yaml
 
@@ -184,6 +183,8 @@ def test_the_example_for_cron_prints_only_a_regression(folder: Path) -> None:
 
 @pytest.fixture
 def database() -> Any:
+    import duckdb
+
     found = duckdb.connect()
     found.execute((REPOSITORY / "deploy/duckdb/history.sql").read_text(encoding="utf-8"))
     return found
