@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -324,19 +325,37 @@ def test_a_redaction_that_never_returns_holds_up_no_block(
 
 
 @alone
-def test_work_that_goes_on_is_shown_as_still_open(b: Bridged) -> None:
-    with dask_otel.performance_report(None) as block:
-        future = b.client.submit(nap, 60.0)
+@pytest.mark.parametrize(
+    ("how", "interrupted", "reason", "step"),
+    [
+        ({}, False, "It has been executing on", "Wait"),
+        ({"resources": {"GPU": 1}}, False, "it asks for GPU = 1", "Start a worker that has these"),
+        ({"resources": {"GPU": 1}}, True, "it asks for GPU = 1", "Start a worker that has these"),
+    ],
+)
+def test_work_that_goes_on_is_shown_as_still_open(
+    b: Bridged, how: dict[str, Any], interrupted: bool, reason: str, step: str
+) -> None:
+    futures = []
+    with suppress(KeyboardInterrupt), dask_otel.performance_report(None) as block:
+        futures.append(b.client.submit(nap, 60.0, **how))
         time.sleep(1.0)
         began = time.monotonic()
+        if interrupted:
+            raise KeyboardInterrupt
     assert time.monotonic() - began < reporting._TIMEOUT + 2.0
     (top,) = account(block).session.of_type("span")
     assert (top.unfinished, top.result) == (True, "still open")
-    kinds = [one.kind for one in account(block).diagnoses]
-    assert "open" in kinds
+    said = account(block).diagnoses
     # No worker has left, and nothing is missing.
-    assert "gaps" not in kinds
-    assert future.result() == 60.0
+    assert [one.kind for one in said] == ["failed"] * interrupted + ["open"]
+    assert said[-1].title == "The block ended before its work was done"
+    assert reason in said[-1].evidence
+    assert said[-1].next.startswith(step)
+    # Names of tasks, workers and resources are no figures.
+    assert block.report is not None
+    (redacted,) = block.report.redacted().accounts()
+    assert not any(reason in one.evidence for one in redacted.diagnoses)
 
 
 @alone

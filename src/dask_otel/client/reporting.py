@@ -89,6 +89,8 @@ class performance_report:
         self._begun = _wire.Recorded()
         self._span = ExitStack()
         self._span_id = ""
+        #: Why its work is not done at its end: for the span, then for tasks; none if it is done.
+        self._reasons: list[_wire.Reason] = []
         #: The headline in lines of text, and the page's place once it is there.
         self._said, self._place = ["no report"], ""
 
@@ -122,7 +124,7 @@ class performance_report:
         from distributed import Client
 
         # Nothing is left of an earlier block.
-        self.report, self._span_id = None, ""
+        self.report, self._span_id, self._reasons = None, "", []
         self._said, self._place = ["no report"], ""
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
@@ -151,6 +153,9 @@ class performance_report:
         while read.more:
             answer = await ask(client, _wire.read_record, after=read.number, **asked)
             read = replace(answer, rows=read.rows + answer.rows)
+        with suppress(Exception):
+            found = await ask(client, _wire.why, asked=(self._span_id,))
+            self._reasons = [one for one in found.reasons if found.reasons[0].kind == "unfinished"]
         await self._end()
         return read
 
@@ -164,7 +169,8 @@ class performance_report:
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
-        block = Block(self._name, self._span_id, ended, self._begun.time)
+        why = [(f"{one.name}: {one.what}", one.next_step) for one in self._reasons[1:]]
+        block = Block(self._name, self._span_id, ended, self._begun.time, *why[:1])
         self.report = report_of(read.rows, read.lost, block)
         for account in self.report.accounts():
             first = account.diagnoses[0]

@@ -82,6 +82,7 @@ _NO_WORK: Final = Diagnosis(
     "",
     "Compute inside the block: a lazy collection does nothing before that.",
 )
+_NOT_DONE: Final = "The block ended before its work was done"
 _LOOK: Final = "Look at the traceback in the program that ran the block."
 #: Behind the name of a span of others, if the block has one of this name.
 _ANOTHER: Final = " (another)"
@@ -202,6 +203,9 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
         own.before_first = facts.before_first
         own.failed, own.exceptions = sum(one.count for one in final), _exceptions(final)
         found = diagnose(own)
+    if block.waits is not None:
+        more = [one for one in found if one.kind not in ("open", "short")]
+        found = [Diagnosis("open", block.name, 0.0, _NOT_DONE, *block.waits), *more]
     if block.error is not None and found[0].kind != "failed":
         title = f"The block ended with {': '.join(filter(None, block.error))}"
         found.insert(0, Diagnosis("failed", block.name, 0.0, title, "", _LOOK))

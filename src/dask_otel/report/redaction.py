@@ -44,8 +44,8 @@ def redacted(session: Session) -> Session:
     ]
     resource = {key: value for key, value in session.resource.items() if key in _RESOURCE}
     block = session.block
-    if block is not None and block.error is not None:
-        block = replace(block, error=(block.error[0], ""))
+    if block is not None:
+        block = replace(block, error=block.error and (block.error[0], ""), waits=None)
     return replace(
         session, spans=spans, foreign=[], resource=resource, logs=logs, block=block, profiles=[]
     )

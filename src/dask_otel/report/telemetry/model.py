@@ -136,6 +136,8 @@ class Block:
     #: When it began, on the scheduler's clock, as seconds since the epoch; None if it is unknown.
     #: Its span begins with its first tasks.
     began: float | None = None
+    #: Why its work was not done at its end, and the next step; None if it was.
+    waits: tuple[str, str] | None = None
 
 
 @dataclass
