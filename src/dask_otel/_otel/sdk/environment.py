@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from dask_otel._log import logger
+from dask_otel._version import entry_points
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.core.text import shortened

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -42,7 +42,7 @@ from dask_otel._otel.sdk.transport import (
     grpc_channel,
     mask_of_environment,
 )
-from dask_otel._version import __version__
+from dask_otel._version import __version__, entry_points, installed
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
 from dask_otel.pump.destination import Destination
@@ -84,7 +84,7 @@ _AT_ONCE: Final = 1.0
 _DEFAULT_TIMEOUT: Final = 10.0
 #: The sender and its version of OTLP, in the form of the specification.
 _AGENT: Final = (
-    f"dask-otel/{__version__} OTel-OTLP-Exporter-Python/{version('opentelemetry-proto')}"
+    f"dask-otel/{__version__} OTel-OTLP-Exporter-Python/{installed('opentelemetry-proto')}"
 )
 
 

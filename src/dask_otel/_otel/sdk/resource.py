@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -17,6 +17,7 @@ from dask_otel import semconv
 from dask_otel._log import logger
 from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import mask_of_environment, words_of
+from dask_otel._version import entry_points, installed
 from dask_otel.core.text import Sanitizer, clean_text
 from dask_otel.pump.thread import apart
 
@@ -73,7 +74,8 @@ def make_resource(
             instance,
             found[semconv.SERVICE_INSTANCE_ID],
         )
-    found.setdefault(semconv.SERVICE_VERSION, version("distributed"))
+    if release := installed("distributed"):
+        found.setdefault(semconv.SERVICE_VERSION, release)
     found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
         names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES), name]
@@ -95,14 +97,12 @@ def _detected() -> dict[str, Any]:
 
     The SDK would wait for a detector that never answers, here and at the end of the process.
     """
-    installed = {
-        entry.name: entry for entry in entry_points(group="opentelemetry_resource_detector")
-    }
+    known = {entry.name: entry for entry in entry_points(group="opentelemetry_resource_detector")}
     wanted = [name.strip() for name in variables().get(_DETECTORS, "").split(",")]
-    everything = sorted(installed.keys() - set(wanted))
+    everything = sorted(known.keys() - set(wanted))
     names = [name for one in wanted for name in (everything if one == "*" else [one])]
     futures = {
-        name: apart(partial(_attributes_of, installed, name), "dask-otel-detector")
+        name: apart(partial(_attributes_of, known, name), "dask-otel-detector")
         for name in dict.fromkeys(names)
         # The user's attributes, which are always read, and a random id, which is never.
         if name not in ("", "otel", "service_instance")

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # another class on Python 3.10
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Final
 
 from opentelemetry.context import Context
@@ -35,6 +35,7 @@ from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
 from dask_otel._otel.sdk.environment import first_set, mistaken, variables
 from dask_otel._otel.sdk.transport import uninstrumented
+from dask_otel._version import entry_points
 from dask_otel.core.context import Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
@@ -190,6 +191,6 @@ def make_sampler() -> TraceSampler:
         return TraceSampler(make(_share()))
     for entry in entry_points(group=_GROUP, name=name):
         return TraceSampler(_load_sampler(entry))
-    known = sorted({*_STATIC, *_BY_SHARE, *entry_points(group=_GROUP).names})
+    known = sorted({*_STATIC, *_BY_SHARE, *(one.name for one in entry_points(group=_GROUP))})
     mistaken(_VARIABLE, name, f"so {_INSTEAD}", ", ".join(known))
     return TraceSampler(DEFAULT_ON)
