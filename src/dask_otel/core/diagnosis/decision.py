@@ -140,7 +140,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # What a blocked scheduler cost its spans is no time before them.
     stalls = (span.parts.get(part, 0.0) for span in facts.spans for part in (*_STALLS, "client"))
     blocked = min(facts.before_first, facts.blocked_first - sum(stalls))
-    blocked *= blocked >= facts.before_first / 2
+    if blocked < facts.before_first / 2:
+        blocked = 0.0
     claims = [
         _Claim("scheduler", "", blocked, (), _BLOCKED.format(seconds(blocked))),
         _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
@@ -396,7 +397,8 @@ class _Case:
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         # Of workers' loops, samples are known. A thread gets no other task before its loop has
         # noticed the end of one.
-        self.noticed = beside / max(1.0, facts.threads) * (beside > _OVERHEAD * root.tasks)
+        is_much = beside > _OVERHEAD * root.tasks
+        self.noticed = beside / max(1.0, facts.threads) if is_much else 0.0
         self.blocked = max(self.blocked, self.noticed)
         blocked = max(blocked, self.blocked)
         said = f"Event loops of workers were blocked for {seconds(blocked)}."
