@@ -248,8 +248,11 @@ def test_an_event_loop_is_sampled_on_request(start: Start, capsys: Any) -> None:
             assert main(["profile", "--scheduler", address, "--seconds", "0.2", *more]) == 0
             assert capsys.readouterr().out.startswith("event loops: ")
         # Nothing stays of it, and without `otel.profiles.enabled` tasks are not sampled.
-        names = {one.name for one in threading.enumerate()}
-        assert not names & {"dask-otel-loop", "dask-otel-profiles"}
+        names = {"dask-otel-loop", "dask-otel-profiles"}
+        eventually(
+            lambda: not names & {one.name for one in threading.enumerate()},
+            what="the end of the threads",
+        )
         (worker, *_) = cluster.cluster.workers.values()
         assert not _samples(worker)
         assert cluster.bridge.wired.pump.profiles is None
