@@ -89,8 +89,8 @@ class performance_report:
         self._begun = _wire.Recorded()
         self._span = ExitStack()
         self._span_id = ""
-        #: Why its work is not done at its end: for the span, then for tasks; none if it is done.
-        self._reasons: list[_wire.Reason] = []
+        #: Why its work is not done at its end, and the next step; None if it is done.
+        self._waits: tuple[str, str] | None = None
         #: The headline in lines of text, and the page's place once it is there.
         self._said, self._place = ["no report"], ""
 
@@ -124,7 +124,7 @@ class performance_report:
         from distributed import Client
 
         # Nothing is left of an earlier block.
-        self.report, self._span_id, self._reasons = None, "", []
+        self.report, self._span_id, self._waits = None, "", None
         self._said, self._place = ["no report"], ""
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
@@ -154,8 +154,10 @@ class performance_report:
             answer = await ask(client, _wire.read_record, after=read.number, **asked)
             read = replace(answer, rows=read.rows + answer.rows)
         with suppress(Exception):
-            found = await ask(client, _wire.why, asked=(self._span_id,))
-            self._reasons = [one for one in found.reasons if found.reasons[0].kind == "unfinished"]
+            # The span, then tasks that hold it up.
+            own, task, *_ = (await ask(client, _wire.why, asked=(self._span_id,))).reasons
+            if own.kind == "unfinished":
+                self._waits = f"{task.name}: {task.what}", task.next_step
         await self._end()
         return read
 
@@ -169,8 +171,7 @@ class performance_report:
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
-        why = [(f"{one.name}: {one.what}", one.next_step) for one in self._reasons[1:]]
-        block = Block(self._name, self._span_id, ended, self._begun.time, *why[:1])
+        block = Block(self._name, self._span_id, ended, self._begun.time, self._waits)
         self.report = report_of(read.rows, read.lost, block)
         for account in self.report.accounts():
             first = account.diagnoses[0]
