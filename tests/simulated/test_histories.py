@@ -652,3 +652,12 @@ def test_a_program_that_exits_ends_its_simulation(error: type[BaseException]) ->
 
     with pytest.raises(error):
         simulate(program, longest=10.0)
+
+
+def test_waits_that_end_early_leave_no_timers() -> None:
+    def program(cluster: Cluster) -> int:
+        for _ in range(300):
+            cluster.client.submit(time.sleep, 0.01, pure=False).result(timeout=3600)
+        return len(cluster.loop._scheduled)
+
+    assert simulate(program) < 250

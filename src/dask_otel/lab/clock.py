@@ -114,7 +114,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle, asyncio.TimerHandle):
-    """The same at a time."""
+    """A callback that runs at a time."""
 
     __slots__ = ()
 
@@ -143,6 +143,7 @@ class Loop(asyncio.BaseEventLoop):
         #: Timers; those of one moment in the order in which they were set.
         self._scheduled: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
+        self._cancelled = 0
 
     def time(self) -> float:
         """Return the seconds since the start."""
@@ -201,6 +202,14 @@ class Loop(asyncio.BaseEventLoop):
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Drop cancelled timers when they may be most: a wait that ends early leaves one."""
+        self._cancelled += 1
+        if self._cancelled > max(100, len(self._scheduled) / 2):
+            self._cancelled = 0
+            self._scheduled[:] = [one for one in self._scheduled if not one[2]._cancelled]
+            heapq.heapify(self._scheduled)
 
     def _write_to_self(self) -> None:
         """It never waits, so that it need not be woken."""
