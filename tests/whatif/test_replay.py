@@ -306,9 +306,9 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
 
 def test_tasks_of_a_short_run_are_stolen_even_if_it_is_replayed_once() -> None:
     # All of them go to the worker that has the result of the first one.
-    short = graph(*({"before": [0] if task else [], "seconds": 0.1, "start": task / 10, "sent": 0.1}
-                    for task in range(9)))  # fmt: skip
-    assert seconds(short) < 0.85 < seconds(short, without=["stealing"]) == near(0.9)
+    short = graph(*({"before": [0] if task else [], "seconds": 0.11, "start": task * 0.11,
+                     "sent": 0.11} for task in range(9)))  # fmt: skip
+    assert seconds(short) < 0.95 < seconds(short, without=["stealing"]) == near(0.99)
 
 
 @pytest.mark.parametrize("disk", [0.0, 2.0])

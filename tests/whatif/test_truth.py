@@ -48,17 +48,20 @@ class Record(SchedulerPlugin):  # type: ignore[misc]
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         if finish == "processing":
-            self.tasks[key]["sent"] = self.cluster.loop.now
+            # Of those in the same moment, the first one stays the first.
+            self.tasks[key] = {**self.tasks.pop(key), "sent": self.cluster.loop.now}
         if finish == "memory":
             self.tasks[key]["nbytes"] = kwargs["nbytes"]
 
     def graph(self, workers: list[int]) -> Graph:
         """Return the graph of all runs."""
         began = self.submissions[0]
-        numbers = {run.key: number for number, run in enumerate(self.cluster.runs)}
+        order = [*self.tasks]
+        runs = sorted(self.cluster.runs, key=lambda run: order.index(run.key))
+        numbers = {run.key: number for number, run in enumerate(runs)}
         prefixes = sorted({key[0].split("-")[0] for key in numbers})
         rows, groups = [], dict[str, int]()
-        for run in self.cluster.runs:
+        for run in runs:
             task = self.tasks[run.key]
             rows.append({
                 **task, "before": [numbers[key] for key in task["before"]],
@@ -96,7 +99,8 @@ def replay(recorded: Graph, change: Experiment = AS_IT_WAS) -> float:
     return replayed(plan(recorded, change)).seconds
 
 
-@pytest.mark.parametrize("seed", range(8))
+# In the last one, Dask's sets decide which of two tasks is sent first.
+@pytest.mark.parametrize("seed", [*range(8), 55])
 def test_the_replay_on_one_worker_is_exact(seed: int) -> None:
     recorded = history(seed, [1 + seed % 4])
     assert replay(recorded) == pytest.approx(recorded.stop, abs=EXACT)

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, Final
 
@@ -52,6 +52,14 @@ class Result(int):
         return int(self)
 
 
+class _InOrder(set[Any]):
+    """Tasks that Dask looks at in the order of the recorded run, and not in one of hashes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        # It begins with the last one.
+        return iter(sorted(super().__iter__(), key=_sent, reverse=True))
+
+
 #: The replay that runs. There is one at a time in a process.
 _current: list[_Replay] = []
 
@@ -63,6 +71,10 @@ async def _run(*_: object) -> Result:
 def _priority(key: Key) -> int:
     """Let Dask begin with the most important tasks. Older releases pickle this function."""
     return -_current[0].plan.tasks[key].rank
+
+
+def _sent(state: Any) -> int:
+    return _current[0].plan.tasks[state.key].sent
 
 
 def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
@@ -135,6 +147,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             state, task = scheduler.tasks[key], plan.tasks[key]
             # Equal priorities stay equal, whatever Dask adds.
             state.priority, state.retries = (task.rank,), len(task.runs)
+            state.dependencies = _InOrder(state.dependencies)
             if task.runs[-1].restriction >= 0:
                 limit, there = plan.restrictions[task.runs[-1].restriction], [*self._workers]
                 workers = {there[one % len(there)] for one in limit["workers"] or ()}

@@ -56,6 +56,8 @@ class Task(NamedTuple):
     #: Its runs one after the other, as changed; the last one again if a result is lost. None is
     #: lost with a worker: workers are lost, not runs.
     runs: Sequence[Row]
+    #: When it was sent to a worker, as a number: with those before it, of the first of them.
+    sent: int
 
 
 class Submission(NamedTuple):
@@ -157,12 +159,18 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
             restriction=-1 if "restrictions" in without else row.restriction,
         )
 
-    tasks = {}
-    for task, runs in ran.items():
+    tasks: dict[Key, Task] = {}
+    for number, (task, runs) in enumerate(ran.items()):
         own = [*map(changed, runs[-1:] if "failures" in without else runs)]
         before = [key for other in runs[-1].before for key in keys.get(other, ())]
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
-        tasks.update(dict.fromkeys(keys[task], Task(before, rank, own)))
+        # Those that the same submission brought; its order is Dask's.
+        brought = [
+            tasks[key].sent for key in before
+            if key in tasks and tasks[key].runs[0].submission == own[0].submission
+        ]  # fmt: skip
+        sent = min([number, *brought])
+        tasks.update(dict.fromkeys(keys[task], Task(before, rank, own, sent)))
     latency = way - pause
     # Of each worker, the first task comes last.
     startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
