@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from distributed import span, wait
 
+import dask_otel
 from dask_otel._dask import overview as module
 from dask_otel.scheduler import live_page
 from tests.simulated.bridged import Bridged
@@ -59,6 +60,23 @@ def test_open_and_ended_spans(b: Bridged) -> None:
     assert load["seconds"] == pytest.approx((sent.end_ns - sent.start_ns) / 1e9, abs=1e-6)
     assert load["stop"] == pytest.approx(sent.end_ns / 1e9, abs=1e-6)
     assert (load["counts"]["tasks"], load["counts"]["erred"]) == (2, 1)
+
+
+def test_a_span_that_ends_meanwhile_is_shown_once(b: Bridged) -> None:
+    with span("fit") as fit:
+        wait(b.client.submit(nap, 1))
+    dask_otel.span_metrics(b.client, fit)
+
+    async def ask() -> dict[str, Any]:
+        asking = asyncio.ensure_future(module.overview(b.bridge.adapter, b.bridge.settled))
+        # It has read what is open.
+        await asyncio.sleep(0)
+        assert fit in b.bridge.adapter.lifecycle.open
+        b.bridge.settled.end(fit, time.time())
+        return await asking
+
+    found = b.cluster.do("scheduler", ask)
+    assert ([one["id"] for one in found["ended"]], found["open"]) == ([fit], [])
 
 
 def test_many_spans_are_shown_in_part_in_short_steps(

@@ -32,7 +32,8 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
     opened = [one for one in lifecycle.open.values() if one.parent is None]
     # Those that work, the last begun first.
     first = nsmallest(SHOWN, opened, key=lambda one: (not one.busy, -one.start))
-    at_work, ended = [], []
+    at_work: list[dict[str, Any]] = []
+    ended = []
     for one in first:
         # It may have ended since.
         if lifecycle.open.get(one.identity.dask_id) is one:
@@ -40,6 +41,8 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
             about = {"id": one.identity.dask_id, "seconds": time() - one.start}
             at_work.append({"path": None, "diagnosis": (), **found, **about})
         await asyncio.sleep(0)
+    # Those that have ended meanwhile are among the last ones.
+    at_work = [one for one in at_work if one["id"] in lifecycle.open]
     for span_id in lifecycle.generations.last_roots(SHOWN):
         if span_id in spans and adapter.summary(span_id) is not None:
             ended.append(_ended(settled, spans[span_id]))
