@@ -38,7 +38,10 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         "processes": False, "protocol": "tcp", "dashboard_address": ":0",
         "scheduler_kwargs": {"dashboard": False},
     }  # fmt: skip
-    with LocalCluster(n_workers=1, **options) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster,
+        Client(cluster) as client,
+    ):
         assert dask_otel.register(client, {"environment": OFF}) == "started"
         with span("fit"):
             wait(client.submit(time.sleep, 0.25))
