@@ -73,11 +73,17 @@ def side_by_side(b: Any) -> None:
     other.result()
 
 
-def uneven(b: Any, key: str = "") -> None:
+def uneven(b: Any, key: str = "", long: Sequence[float] = (4.0,)) -> None:
     """A long task, and short ones that need not wait behind it."""
-    specs: dict[Any, Any] = {(f"slow-0{key}", 0): (nap, 4.0)}
-    specs |= {(f"quick-{number}{key}", 0): (nap, 0.1) for number in range(12)}
+    specs: dict[Any, Any] = {(f"slow-0{key}", 0): (nap, seconds) for seconds in long}
+    specs |= {(f"quick-{number}{key}", 0): (nap, 0.25) for number in range(12)}
     wait(b.client.get(specs, [*specs], sync=False))
+
+
+def gathered(b: Any) -> None:
+    """Tasks that all go to the worker which has what they need."""
+    first = b.client.submit(nap, 0.5, pure=False)
+    wait([b.client.submit(nap, 0.6, first, pure=False) for _ in range(9)])
 
 
 def fetching(b: Any) -> None:
@@ -121,7 +127,13 @@ def test_the_replay_with_other_threads_is_what_really_happens(
     ("work", "known", "forgotten"),
     [
         (uneven, {"before": partial(uneven, key="earlier")}, {"durations": ()}),
-        (fetching, {"distributed.scheduler.bandwidth": "2 MB"}, {"scheduler": {"stealing": False}}),
+        (fetching, {"bandwidth": "2 MB"}, {"scheduler": {"stealing": False}}),
+        (
+            uneven,
+            {"before": partial(uneven, key="earlier", long=()), "unknown-task-duration": "9s"},
+            {"scheduler": {"stealing": False}},
+        ),
+        (gathered, {"work-stealing": True, "work-stealing-interval": "99s"}, {"scheduler": {}}),
     ],
 )
 def test_a_replay_begins_with_what_the_scheduler_knew(
@@ -131,7 +143,10 @@ def test_a_replay_begins_with_what_the_scheduler_knew(
     forgotten: dict[str, Any],
 ) -> None:
     """It decides which task goes where, and nothing else does."""
-    config = {"distributed.scheduler.work-stealing": False, **known}
+    config = {
+        name if name == "before" else f"distributed.scheduler.{name}": value
+        for name, value in {"work-stealing": False, **known}.items()
+    }
     graph = recorded(tmp_path / "1 x 2", work, 1, 1, **config)
     took = graph.stop - graph.start
     assert replayed(plan(graph, Experiment("as it was"))).seconds == pytest.approx(took, abs=MARGIN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Hashable, Mapping
+from math import inf
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -177,7 +178,14 @@ class Graphs:
             gone = [one for one in self._gone if one.went and one.went >= span.start]
             log.workers = (*gone, *self._workers.values())
             known = self.scheduler
-            log.scheduler = "stealing" in known.extensions, known.WORKER_SATURATION
+            stealing = known.periodic_callbacks.get("stealing")
+            saturation = known.WORKER_SATURATION
+            log.scheduler = {
+                "stealing": "stealing" in known.extensions,
+                "stealing_interval": stealing and stealing.callback_time / 1000,
+                "saturation": saturation if saturation < inf else None,
+                "unknown_duration": known.UNKNOWN_TASK_DURATION,
+            }
         return log
 
     def exported(self, span: OpenSpan) -> None:

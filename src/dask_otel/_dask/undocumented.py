@@ -11,6 +11,7 @@ from typing import Final
 #: Attributes that Dask does not document as an interface, by the class that has them.
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
+        "UNKNOWN_TASK_DURATION",
         "WORKER_SATURATION",
         "_active_graph_updates",
         "_broker",
@@ -28,6 +29,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "http_application",
         "http_server",
         "idle",
+        "periodic_callbacks",
         "queued",
         "resources",
         "running",
@@ -181,6 +183,7 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "HTTPHeaders": ("get",),
     "HTTPServerRequest": ("headers",),
     "IOLoop": ("add_callback", "call_later"),
+    "PeriodicCallback": ("callback_time",),
 }
 
 #: Attributes of untyped values: reports of workers and clients, extensions, which Dask types as

@@ -124,11 +124,7 @@ def graph_line(
             for one in log.workers
         ],
         "durations": numbers.durations,
-        "scheduler": {
-            "stealing": log.scheduler[0],
-            "saturation": _finite(log.scheduler[1]),
-            "bandwidth": numbers.bandwidth,
-        },
+        "scheduler": {**log.scheduler, "bandwidth": numbers.bandwidth},
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }

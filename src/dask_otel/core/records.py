@@ -317,8 +317,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
-        #: Whether workers steal tasks, and Dask's ``worker-saturation``; also known then.
-        self.scheduler: tuple[bool, float] = True, 1.1
+        #: Dask's configuration, as docs/files.md describes it; also known then.
+        self.scheduler: Mapping[str, float | None] = {}
 
     def __repr__(self) -> str:
         return f"<GraphLog: {self.size} runs, {self.left_out} left out>"

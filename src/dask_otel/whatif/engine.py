@@ -219,8 +219,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         assert thread is not None
         # The recorded times have the wait for Dask's next batch of messages already.
         cluster.client.scheduler_comm.interval = 0.0
-        # Workers steal each second: for the first time after half of it, a sixth, or five sixths.
-        thread.sleep(1.5 + plan.order / 3)
+        thread.sleep(plan.begins)
         # Before that, no message can arrive.
         self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):

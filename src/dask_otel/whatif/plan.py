@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from math import inf
+from math import ceil, inf
 from statistics import median, median_high
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -106,8 +106,8 @@ class Plan(NamedTuple):
     config: Mapping[str, Any]
     #: Whether each task goes to a worker that has a free thread.
     is_even: bool
-    #: Which of the orders of what Dask leaves to chance.
-    order: int
+    #: Seconds after the start of the cluster, which decide when workers steal.
+    begins: float
 
 
 def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
@@ -179,13 +179,19 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         submissions = {number: one._replace(gap=0.0) for number, one in submissions.items()}
         rest = 0.0
     wire = _wire(fetched, latency, inf if "transfers" in without else change.bandwidth)
-    scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
+    scheduler = {
+        "stealing": True, "stealing_interval": 1.0, "saturation": 1.1, "unknown_duration": 0.5,
+        **host.scheduler,
+    }  # fmt: skip
+    interval = scheduler["stealing_interval"] or 1.0
     faster, split = change.faster, change.split
     is_even = "unevenness" in without
     config = {
         "distributed.scheduler.work-stealing": scheduler["stealing"] and "stealing" not in without,
+        "distributed.scheduler.work-stealing-interval": f"{interval}s",
         "distributed.scheduler.worker-saturation":
             1.0 if is_even else scheduler["saturation"] or inf,
+        "distributed.scheduler.unknown-task-duration": scheduler["unknown_duration"],
     }  # fmt: skip
     if scheduler.get("bandwidth"):
         config["distributed.scheduler.bandwidth"] = scheduler["bandwidth"]
@@ -199,7 +205,9 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     return Plan(
         tasks, submissions,
         _workers(host, theirs, change, startups, {} if "slow-worker" in without else slowness),
-        graph.restrictions, latency, wire, rest, config, is_even, order,
+        graph.restrictions, latency, wire, rest, config, is_even,
+        # For the first time after half of it, a sixth, or five sixths.
+        interval * (ceil(1.0 / interval) + 0.5 + order / 3),
     )  # fmt: skip
 
 
