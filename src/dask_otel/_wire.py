@@ -152,11 +152,9 @@ async def read_record(
     """
     bridge = _bridge(dask_scheduler)
     recorder = None if bridge is None else bridge.recording.recorder
-    if recorder is None:
-        # Another bridge may not even have its exporters yet.
+    # Another bridge may not even have its exporters yet.
+    if recorder is None or (after == since and await bridge.recording.settle(*settle) is None):
         return Refusal("gone", "the bridge was stopped or replaced meanwhile")
-    if after == since:
-        await bridge.recording.settle(*settle)
     rows, number, more = recorder.part(after, most)
     return Recorded(rows, number, more, recorder.lost(since))
 

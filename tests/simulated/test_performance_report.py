@@ -476,6 +476,28 @@ def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
     assert [one.name for one in b.received.spans if one.type == "span"] == ["performance_report"]
 
 
+@pytest.mark.options(latency=0.3)
+def test_a_bridge_that_is_stopped_while_a_block_waits_leaves_nothing(
+    b: Bridged, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No thread goes on, and no metric says that it still runs."""
+
+    def stop(client: Any) -> None:
+        time.sleep(3.0)
+        stopped.append(dask_otel.unregister(client))
+
+    stopped: list[str] = []
+    b.cluster.user("other", stop)
+    with dask_otel.performance_report(None) as block:
+        fire_and_forget(b.client.submit(nap, 8.0))
+    assert eventually(lambda: stopped) == ["stopped"]
+    assert block.report is None
+    assert "the bridge was stopped or replaced meanwhile" in caplog.text
+    eventually(lambda: all(one.closed.is_set() for one in b.threads))
+    running = [p.value for p in b.received.points if p.metric == semconv.OTEL_RUNNING.name]
+    assert running[-1] == 0
+
+
 @pytest.mark.options(begins=False, otel={"report": {"record": "always"}})
 def test_what_passed_while_the_exporters_were_made_has_its_time(
     b: Bridged, slow_exporters: Any

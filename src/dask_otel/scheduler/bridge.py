@@ -297,7 +297,7 @@ class Bridge:
                     for step in (over.spans, over.notices, over.last_metrics):
                         with guarded():
                             step()
-                    self.recording.stop()
+                    self.recording.close()
                     await self._pump_closed(self.wired.pump, deadline)
                 elif self._connecting is not None and not self._connecting.done():
                     logger.warning(

@@ -222,6 +222,8 @@ class HandOver:
 
     def last_metrics(self) -> None:
         """Hand over the last metrics at once: the bridge closes."""
+        # Of a client's request.
+        self.stop()
         self._offer_metrics(self._adapter.swap, running=False)
 
     def _offer_metrics(self, take: Callable[[int], MetricBatch], running: bool) -> None:

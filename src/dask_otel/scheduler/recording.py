@@ -97,10 +97,16 @@ class Recording:
             self._batch_at = clocks.monotonic()
             self._hand_over.begin_metrics()
 
-    async def cut(self) -> int:
+    def close(self) -> None:
+        """Stop for good: the bridge closes."""
+        self.make = None
+        self.stop()
+
+    async def cut(self) -> int | None:
         """Wait until everything so far is in the rows; return the number of the last one.
 
-        What comes later has a new pump, so that no row has values of both times.
+        What comes later has a new pump, so that no row has values of both times. None if the bridge
+        closes, or if everybody who asked is gone.
 
         Raises
         ------
@@ -111,19 +117,23 @@ class Recording:
             if self._hand_over.recorded is None:
                 # Also while the other exporters hang, earlier metrics are handed over now.
                 self.begin()
+            if (pump := self._hand_over.recorded) is None:
+                return None
             await self._hand_over.flush()
-            pump = self.stop()
+            if self.stop() is None:
+                # It was stopped without what was to be handed over.
+                return None
             self.begin()
             until = clocks.monotonic() + WRITTEN_WITHIN
-            if pump is not None and not await waited(lambda: pump.closed, until):
+            if not await waited(lambda: pump.closed, until):
                 raise TimeoutError(
                     f"its telemetry is not in memory after {WRITTEN_WITHIN:g} s, perhaps "
                     "because the operator's function (otel.redact) does not return"
                 )
-        return 0 if self.recorder is None else self.recorder.number
+            return None if self.recorder is None else self.recorder.number
 
-    async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
-        """Wait until the rows have everything of a span that its client has left.
+    async def settle(self, span_id: str, timeout: float, submitted: bool) -> int | None:
+        """Wait until the rows have everything of a span that its client has left; see `cut`.
 
         After `timeout` seconds, it is shown as still open, as are the spans of others. See
         `SettledSpans.answer`.
@@ -134,4 +144,4 @@ class Recording:
         snapshots = self._settled.end(span_id, time())
         self._hand_over.spans()
         self._hand_over.record(snapshots)
-        await self.cut()
+        return await self.cut()
