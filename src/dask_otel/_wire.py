@@ -131,11 +131,13 @@ async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded |
 
     from dask_otel.scheduler.plugin import recording_bridge
 
-    bridge = await recording_bridge(dask_scheduler)
-    number = None if bridge is None else await bridge.record(name, owner)
-    if number is None:
-        return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
-    return Recorded(number=number, time=time())
+    for _ in range(2):
+        bridge = await recording_bridge(dask_scheduler)
+        number = None if bridge is None else await bridge.record(name, owner)
+        if number is not None:
+            return Recorded(number=number, time=time())
+        # The first one may be stopped, or replaced, meanwhile.
+    return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
 
 
 async def read_record(

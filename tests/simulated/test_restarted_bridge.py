@@ -15,7 +15,7 @@ import pytest
 from distributed import fire_and_forget, span
 
 import dask_otel
-from dask_otel._wire import install, uninstall
+from dask_otel._wire import Recorded, end_record, install, record, uninstall
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin
 from tests.receiver import Span
 from tests.simulated.bridged import Bridged, generation
@@ -130,7 +130,22 @@ async def while_it_leaves(scheduler: Any) -> None:
     assert [await install({}, scheduler), await leaving] == ["started", "stopped"]
 
 
-@pytest.mark.parametrize("replace", [by_register, by_plugin, beside_it, while_it_leaves])
+async def after_a_report(scheduler: Any) -> None:
+    """A report, which has a bridge of its own where there is none, has waited longer."""
+    leaving, client = asyncio.ensure_future(uninstall(scheduler)), next(iter(scheduler.clients))
+    asked = []
+    for question in (record("x", client, scheduler), install({}, scheduler)):
+        await asyncio.sleep(0)
+        asked.append(asyncio.ensure_future(question))
+    assert [await leaving, await asked[1]] == ["stopped", "started"]
+    assert isinstance(await asked[0], Recorded)
+    assert not scheduler.plugins[NAME].bridge.recording.is_temporary
+    await end_record("x", scheduler)
+
+
+@pytest.mark.parametrize(
+    "replace", [by_register, by_plugin, beside_it, while_it_leaves, after_a_report]
+)
 def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> None:
     """`Client.unregister_scheduler_plugin` does not notify it, and the next one comes at once."""
     before = b.bridge

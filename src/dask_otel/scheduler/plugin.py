@@ -75,11 +75,12 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
         Any problem is logged as one clear error, and the scheduler runs without a bridge.
         """
-        running = bridge_of(scheduler)
-        if running is not None and (running.leaving or running.recording.is_temporary):
+        while (running := bridge_of(scheduler)) is not None and (
+            # Others may have waited, too, and have begun one for a report alone.
+            running.leaving or (running.recording.is_temporary and not self._is_temporary)
+        ):
             # Two bridges at once would export the same spans and count everything twice.
             await running.close()
-            running = bridge_of(scheduler)
         if running is None:
             self._launch(scheduler)
         elif running is not self._bridge:
