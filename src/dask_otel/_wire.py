@@ -39,8 +39,8 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 
     status = await install(dask_scheduler, config)
     bridge = _bridge(dask_scheduler)
-    if status == "started" and not (bridge and await bridge.connected()):
-        # Only its exporters know the standard variables.
+    if bridge is not None and not await bridge.connected():
+        # Only its exporters know the standard variables. Another client may have begun it just now.
         return "off"
     return status
 

@@ -202,6 +202,17 @@ def test_a_second_registration_says_what_it_would_change(
     assert b.bridge is before
 
 
+@pytest.mark.options(begins=False, unreconciled="nothing is exported")
+def test_a_second_registration_waits_for_the_exporters_of_the_first(
+    b: Bridged, slow_exporters: Any
+) -> None:
+    slow_exporters(5.0)
+    # Only the exporters read it.
+    b.begin({"environment": {"OTEL_TRACES_EXPORTER": "no-such"}})
+    assert dask_otel.register(b.client) == "off"
+    assert NAME not in b.scheduler.plugins
+
+
 @pytest.mark.options(begins=False, unreconciled="work is done before the bridge")
 def test_what_began_before_the_bridge_does_not_seem_to_begin_with_it(b: Bridged) -> None:
     runs: list[None] = []
