@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from dask_otel._dask import events, nannies
 from dask_otel._wire import uninstall
 from dask_otel.core.figures import size
 from dask_otel.core.records import Fact
+from dask_otel.core.text import Sanitizer
+from dask_otel.lab.threads import here
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
 
@@ -312,3 +315,33 @@ def test_an_error_in_the_scheduler_itself(b: Bridged, monkeypatch: pytest.Monkey
     assert [log.attributes[name] for name in said] == ["doomed", "memory", ("nightly",)]
     assert (log.severity, future.done()) == (ERROR, False)
     assert log.trace_id is not None
+
+
+@pytest.mark.options(otel={"logs": {"topics": ["mine"]}}, unreconciled="a tag is hostile")
+def test_changed_values_of_spans_and_events_are_all_counted(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their threads change values at the same time."""
+    found: Counter[Sanitizer] = Counter()
+
+    def count(sanitizer: Sanitizer, kind: str) -> None:
+        before = sanitizer.counts
+        known = before.get(kind, 0)
+        if here() is not None:
+            # Another thread has its turn.
+            time.sleep(0.01)
+        before[kind] = known + 1
+        found[sanitizer] += kind == "nul"
+
+    monkeypatch.setattr(Sanitizer, "count", count)
+    for number in range(20):
+        with span(f"a\0{number}"):
+            b.client.submit(nap, 0.05, key=f"nap-{number}").result()
+        for _ in range(5):
+            b.client.log_event("mine", "a\0b")
+            time.sleep(0.02)
+    b.exported()
+    # Others are made for one value, and nobody reads them.
+    kept = [count for count in found.values() if count > 1]
+    changed = b.received.last(semconv.OTEL_SANITIZED.name)
+    assert changed[((semconv.OTEL_KIND, "nul"),)] == sum(kept) > 100

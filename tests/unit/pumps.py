@@ -148,7 +148,7 @@ def pumping(
 ) -> Iterator[Pump]:  # fmt: skip
     """A pump whose threads stand still until its end; `turn` does their work."""
     made = module.MetricExport([(sink, make_state(0)) for sink in metrics], **options)
-    pump = Pump(RecordExport(spans, translate, limits, spool), made, RecordExport(), sanitized)
+    pump = Pump(RecordExport(spans, translate, limits, sanitized, spool), made, RecordExport())
     try:
         yield pump
     finally:

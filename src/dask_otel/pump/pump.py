@@ -58,6 +58,8 @@ class RecordExport:
     #: records of an event. Called in the feeder's thread.
     translate: Callable[[Any], Sequence[Any]] = lambda _: ()
     limits: PumpLimits = field(default_factory=PumpLimits)
+    #: Returns and resets the number of values that this thread had to change, by kind.
+    sanitized: Callable[[], dict[str, int]] = dict
     #: Stores the spans of the sinks with a key on the disk; None without one.
     spool: Spool | None = None
 
@@ -84,8 +86,6 @@ class Pump:
     ----------
     spans, metrics, logs, graphs
         How each of them is exported.
-    sanitized
-        Returns and resets the number of values that the translation had to change, by kind.
     notices
         Gets events of the bridge itself.
     profiles
@@ -99,7 +99,6 @@ class Pump:
         spans: RecordExport,
         metrics: MetricExport,
         logs: RecordExport,
-        sanitized: Callable[[], dict[str, int]] = dict,
         notices: Notices | None = None,
         graphs: RecordExport = RecordExport(),
         profiles: ProfileFiles | None = None,
@@ -107,7 +106,7 @@ class Pump:
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
         self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
-        self._sanitized, self._within = sanitized, within
+        self._within = within
         self._capacity = spans.limits.queue_size
         self._tally = Tally()
         sinks = [*spans.sinks, *(sink for sink, _ in metrics.sinks), *logs.sinks]
@@ -153,7 +152,7 @@ class Pump:
         # An event of a full queue of events would not fit in it either.
         notices: Notices = self.notices if signal == "traces" else deque(maxlen=0)
         parts = (self._tally, wake, notices, self._within)
-        translate = partial(self._translate_and_count, way.translate)
+        translate = partial(self._translate_and_count, way)
         if spool is None:
             return Feeder(signal, lanes, translate, limits.queue_size, *parts)
         self.spooled = SpooledFeeder(spool, signal, lanes, translate, BACKLOG, *parts)
@@ -264,11 +263,9 @@ class Pump:
             condition["spool"] = self.spooled.condition()
         return condition
 
-    def _translate_and_count(
-        self, translate: Callable[[Any], Sequence[Any]], finished: Any
-    ) -> Sequence[Any]:
-        records = translate(finished)
-        for kind, count in self._sanitized().items():
+    def _translate_and_count(self, way: RecordExport, finished: Any) -> Sequence[Any]:
+        records = way.translate(finished)
+        for kind, count in way.sanitized().items():
             self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)
         return records
 

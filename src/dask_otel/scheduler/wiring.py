@@ -6,7 +6,7 @@ import math
 import threading
 import time as clocks
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
+from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices, SpanSink
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.pump import MetricExport, Pump, RecordExport
 from dask_otel.pump.recorder import Recorder
@@ -182,7 +182,6 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         )
         folder.expect_no_server()
     read = outputs.environment
-    sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
@@ -217,22 +216,26 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     # Prometheus has no deltas.
     shown = None if page is None else (page, made(temporality="cumulative"))
     profile_of = None if outputs.profiles is None else outputs.profiles.of
+    translated = partial(translate, limits=span_limits, profile_of=profile_of)
     narrated = partial(narrate, limits=span_limits, mask=mask_of(settings))
+
+    def exported(
+        sinks: Sequence[SpanSink],
+        made: Callable[..., Sequence[Any]],
+        limits: PumpLimits,
+        spool: Spool | None = None,
+        **options: Any,
+    ) -> RecordExport:
+        # Of its own, because each has a thread.
+        sanitizer = Sanitizer()
+        made = partial(made, sanitizer=sanitizer, **options)
+        return RecordExport(sinks, made, limits, sanitizer.drain, spool)
+
     pump = Pump(
-        RecordExport(
-            outputs.span_sinks,
-            partial(translate, limits=span_limits, sanitizer=sanitizer, profile_of=profile_of),
-            read.spans,
-            _spool(settings, outputs),
-        ),
+        exported(outputs.span_sinks, translated, read.spans, _spool(settings, outputs)),
         # A batch may come slightly early or late.
         MetricExport(metrics, read.metric_interval - min(interval, RECORDED) / 2, shown),
-        RecordExport(
-            outputs.log_sinks,
-            partial(narrated, sanitizer=sanitizer, last=LastLines()),
-            read.logs,
-        ),
-        sanitizer.drain,
+        exported(outputs.log_sinks, narrated, read.logs, last=LastLines()),
         notices,
         RecordExport(outputs.graph_sinks, lambda graph: [graph]),
         outputs.profiles,
@@ -242,19 +245,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     since = [started_ns] if settings.report.record == "always" else []
 
     def recording(recorder: Recorder) -> Pump:
-        # Not the other pump's: two threads may use them at once.
-        own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
+        (traces, values, logs), graphs = outputs.recording(recorder)
         begun = since.pop() if since else clocks.time_ns()
         made = Pump(
-            RecordExport(
-                [traces],
-                partial(translate, limits=span_limits, sanitizer=own, profile_of=profile_of),
-                _IN_MEMORY,
-            ),
+            exported([traces], translated, _IN_MEMORY),
             # Deltas, so that the sums of any rows are those of their time.
             MetricExport([(values, state(begun, temporality="delta"))]),
-            RecordExport([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
-            own.drain,
+            exported([logs], narrated, _IN_MEMORY, last=LastLines()),
             graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
             within=f"{WRITTEN_WITHIN:g} s",
         )
