@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -40,7 +40,8 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
         Plain data with clean text, see `dask_otel._wire.Held`; None if there is no such span.
     """
     scheduler = adapter.scheduler
-    groups, title = list(scheduler.task_groups.values()), ""
+    groups: Collection[TaskGroup] = scheduler.task_groups.values()
+    title = ""
     if asked is not None:
         if (span := Present(adapter).named(asked)) is None:
             return None
@@ -51,7 +52,6 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
             # Each run has a span of its own, and an earlier one may keep the most.
             depth = len(span.name)
             groups = [one for one in groups if _tags(scheduler, one)[:depth] == span.name]
-    known = sum(group.states["memory"] for group in groups)
     wanted = {*groups}
     names: dict[TaskGroup, tuple[str, str]] = {}
     found = Holdings()
@@ -64,6 +64,8 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
             found.add(*names[group], max(0, task.nbytes), _keepers(task))
         if not number % STEP:
             await asyncio.sleep(0)
+    # Others may have left memory, or come, since the first step.
+    known = sum(group.states["memory"] for group in groups)
     now = time()
     clients = (name for name in found.clients() if name in scheduler.clients)
     submitted = {name: _last_submission(scheduler, name) for name in clients}
