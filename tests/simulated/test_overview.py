@@ -62,21 +62,43 @@ def test_open_and_ended_spans(b: Bridged) -> None:
     assert (load["counts"]["tasks"], load["counts"]["erred"]) == (2, 1)
 
 
-def test_a_span_that_ends_meanwhile_is_shown_once(b: Bridged) -> None:
-    with span("fit") as fit:
-        wait(b.client.submit(nap, 1))
-    dask_otel.span_metrics(b.client, fit)
+@pytest.mark.options(otel={"spans": {"linger": "60s"}})
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize(("shown", "step"), [(20, 1), (20, 2), (20, 3), (20, 4), (1, 1), (1, 2)])
+def test_spans_that_end_or_go_on_meanwhile_are_shown_once(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch, shown: int, step: int, goes_on: bool
+) -> None:
+    """All is as it was at one time of the answer, except that what goes on has not ended."""
+    monkeypatch.setattr(module, "SHOWN", shown)
+    ids: list[str] = []
+    for name in ("first", "second", "third", "fourth"):
+        with span(name) as span_id:
+            wait(b.client.submit(nap, 1, key=name))
+        dask_otel.span_metrics(b.client, span_id)
+        ids.append(span_id)
+    adapter, spans = b.bridge.adapter, b.scheduler.extensions["spans"].spans
 
     async def ask() -> dict[str, Any]:
-        asking = asyncio.ensure_future(module.overview(b.bridge.adapter, b.bridge.settled))
-        # It has read what is open.
-        await asyncio.sleep(0)
-        assert fit in b.bridge.adapter.lifecycle.open
-        b.bridge.settled.end(fit, time.time())
+        for one in ids[:2]:
+            b.bridge.settled.end(one, time.time())
+        asking = asyncio.ensure_future(module.overview(adapter, b.bridge.settled))
+        for _ in range(step):
+            await asyncio.sleep(0)
+        for one in ids[2:]:
+            b.bridge.settled.end(one, time.time())
+        if goes_on:
+            adapter.spans._reopened(spans[ids[0]], time.time())
         return await asking
 
     found = b.cluster.do("scheduler", ask)
-    assert ([one["id"] for one in found["ended"]], found["open"]) == ([fit], [])
+    assert {*adapter.lifecycle.open} == {*ids[:goes_on]}
+    at_work, ended = ([one["id"] for one in found[part]] for part in ("open", "ended"))
+    # It has read the open ones, and now those that have ended, of which it has one.
+    read = step > min(2, shown)
+    assert len(at_work) + found["more"] == (2 if read else goes_on)
+    assert {*at_work} == ({*ids[-shown:]} - {*ids[:2]} if read else set())
+    last = [*reversed(ids)][2 * read :]
+    assert ended == [one for one in last if not (goes_on and step < 4 and one == ids[0])][:shown]
 
 
 def test_many_spans_are_shown_in_part_in_short_steps(

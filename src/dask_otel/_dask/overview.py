@@ -43,8 +43,11 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
         await asyncio.sleep(0)
     # Those that have ended meanwhile are among the last ones.
     at_work = [one for one in at_work if one["id"] in lifecycle.open]
+    more = sum(one.parent is None for one in lifecycle.open.values()) - len(at_work)
     for span_id in lifecycle.generations.last_roots(SHOWN):
-        if span_id in spans and adapter.summary(span_id) is not None:
+        # One can have new work since, or be forgotten.
+        known = span_id in spans and adapter.summary(span_id) is not None
+        if known and span_id not in lifecycle.open:
             ended.append(_ended(settled, spans[span_id]))
         await asyncio.sleep(0)
     return {
@@ -53,7 +56,7 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
         "threads": scheduler.total_nthreads,
         "time": time(),
         "open": at_work,
-        "more": len(opened) - len(first),
+        "more": more,
         "ended": ended,
     }
 
