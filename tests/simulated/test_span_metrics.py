@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from distributed import Client, span
+from distributed import Client, span, wait
 from distributed.metrics import context_meter
 
 import dask_otel
@@ -195,3 +196,24 @@ def test_runs_that_failed_did_not_ask_for_another(b: Bridged) -> None:
     first, *_ = dask_otel.span_metrics(b.client, root).diagnosis
     assert first["title"].endswith("to runs that were repeated: they failed")
     assert first["evidence"] == "1 run failed."
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+def test_a_result_that_is_lost_before_the_answer_is_computed_again_first(
+    b: Bridged, step: int
+) -> None:
+    with span("fit") as fit:
+        future = b.client.submit(work, 1, key="fit")
+        wait(future)
+    dask_otel.span_metrics(b.client, fit)
+
+    async def ask() -> Any:
+        asking = asyncio.ensure_future(b.bridge.settled.answer(fit, 60.0, False))
+        for _ in range(step):
+            await asyncio.sleep(0)
+        (ws,) = b.scheduler.tasks["fit"].who_has
+        await b.scheduler.remove_worker(ws.address, stimulus_id="test")
+        return await asking
+
+    answer = b.cluster.do("scheduler", ask)
+    assert (answer["result"], answer["counts"]["memory"]) == ("success", 1)

@@ -67,9 +67,10 @@ class SettledSpans:
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
         try:
-            await asyncio.wait_for(self._settled(span_id), timeout)
+            await self._settled(span_id, timeout)
         except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10
-            return self._timed_out(span_id, timeout)
+            if (refused := self._timed_out(span_id, timeout)) is not None:
+                return refused
         if self._closed:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return None if span_id in self._spans else _unknown(span_id)
@@ -97,7 +98,9 @@ class SettledSpans:
         self._closed = True
         self.notify()
 
-    async def _settled(self, span_id: str) -> None:
+    async def _settled(self, span_id: str, timeout: float) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout
         last: OpenSpan | None = None
         awaited = self._blocks.awaits(span_id)
         while not self._closed:
@@ -113,7 +116,9 @@ class SettledSpans:
                     return
             if self._changed is None:
                 self._changed = asyncio.Event()
-            await self._changed.wait()
+            # Not around this method: before Python 3.12, others have their turn after its end, and
+            # the span can have work again.
+            await asyncio.wait_for(self._changed.wait(), until - clock())
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:
         open_spans = self._adapter.lifecycle.open
@@ -208,7 +213,7 @@ class SettledSpans:
             return _unknown(span_id)
         reasons = [missing(span) for span in self._unsettled(dask_span)]
         if not reasons:
-            # With a timeout of 0, asyncio cancels before the first look.
+            # They settled in the last moment.
             return None
         return "timeout", f"span {span_id} has not settled within {timeout:g} s: {listed(reasons)}"
 
