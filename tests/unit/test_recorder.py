@@ -12,7 +12,7 @@ from dask_otel._otel.sdk.otlp_json import RecorderTransport
 from dask_otel._otel.sdk.transport import REQUESTS
 from dask_otel.core.records import Answer
 from dask_otel.pump import recorder as module
-from dask_otel.pump.recorder import Recorder
+from dask_otel.pump.recorder import RecordedRow, Recorder
 from dask_otel.report.document import report_of
 
 ROW = 10_000
@@ -58,6 +58,23 @@ def test_rows_of_other_signals_go_one_by_one() -> None:
     assert numbers(recorder) == [3, 4, 5]
     assert recorder.lost() == {"metrics": 1, "logs": 1}
     assert recorder.lost(1) == {"logs": 1}
+
+
+def test_a_reader_is_told_what_is_being_evicted() -> None:
+    recorder = Recorder(3 * ROW)
+    read: list[tuple[int, dict[str, int]]] = []
+
+    class Rows(dict[int, RecordedRow]):
+        def pop(self, number: int) -> RecordedRow:  # type: ignore[override]
+            row = super().pop(number)
+            rows, lost = recorder.since(0.0)
+            read.append((len(rows), lost))
+            return row
+
+    recorder._rows = Rows()
+    for trace in ("a", "a", "b", "c"):
+        add(recorder, "traces", trace)
+    assert read == [(3, {"traces": 1}), (2, {"traces": 1})]
 
 
 def test_a_row_without_room_is_not_kept_and_is_counted() -> None:

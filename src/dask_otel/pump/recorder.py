@@ -67,9 +67,11 @@ class Recorder:
             self._size += len(data) + _BESIDE
             while self._size > self._most:
                 key, numbers = self._units.popitem(last=False)
+                # The first row of a trace can be its graph log. Who reads now must not miss a row
+                # that is not among these.
+                first = self._rows[numbers[0]][0] if key in numbers else "traces"
+                self._gone.append((numbers[-1], first))
                 rows = [self._rows.pop(number) for number in numbers]
-                # The first row of a trace can be its graph log.
-                self._gone.append((numbers[-1], rows[0][0] if key in numbers else "traces"))
                 self._size -= sum(len(data) + _BESIDE for _, data in rows)
 
     def since(self, start: float) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
