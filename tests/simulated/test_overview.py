@@ -7,6 +7,7 @@ import math
 import time
 from typing import Any
 
+import dask
 import pytest
 from distributed import span, wait
 
@@ -167,3 +168,27 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     assert account.diagnoses[0].title == headlines["later"]
     assert account.outcomes == {"memory": 6}
     assert account.cluster is not None
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_the_headline_of_a_run_that_went_on_is_that_of_its_report(b: Bridged) -> None:
+    with span("fit") as fit:
+        wait(b.client.submit(nap, 1, key="nap"))
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, b.bridge.recording.recorder)
+
+    def headline() -> str:
+        b.exported()
+        for _ in range(2):
+            # Its rows are all there.
+            time.sleep(15.0)
+            found, _ = asked(b)
+            pages._page(found)
+        (one,) = found["ended"]
+        return str(one["headline"])
+
+    before = headline()
+    with dask.annotate(span={"name": ("fit",), "ids": (str(fit),)}):
+        wait(b.client.submit(boom, key="boom"))
+    after = headline()
+    assert "fail" in after
+    assert "fail" not in before

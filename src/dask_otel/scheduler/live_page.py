@@ -58,8 +58,9 @@ class Pages:
         self._adapter, self._settled, self._recorder = adapter, settled, recorder
         self._live: str | None = None
         self._until = 0.0
-        #: By span: the headline of its report, and until when it can change; 0 if it can't.
-        self._headlines: dict[str, tuple[str, float]] = {}
+        #: By span and its end, as it may go on: the headline of its report, and until when it can
+        #: change; 0 if it can't.
+        self._headlines: dict[tuple[str, float], tuple[str, float]] = {}
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
 
@@ -92,13 +93,14 @@ class Pages:
         known, self._headlines = self._headlines, {}
         now, room = facts["time"], LARGE
         for one in facts["ended"]:
-            title, until = known.get(one["id"], ("", now + _SETTLES))
+            run = one["id"], one["ended"]
+            title, until = known.get(run, ("", now + _SETTLES))
             if until:
                 rows, lost = self._recorder.since(one["start"])
                 room -= sum(len(data) for signal, data in rows if signal != "graph")
                 report = _report(one["id"], rows, lost) if room >= 0 else None
                 title = "" if report is None else report.accounts()[0].diagnoses[0].title
-            self._headlines[one["id"]] = title, until if now < until else 0.0
+            self._headlines[run] = title, until if now < until else 0.0
             one["headline"] = title
         # Here, because it imports much.
         from dask_otel.report.page.html import live_page
