@@ -126,7 +126,12 @@ def test_resources_workers_and_data_of_others(o: Simulated) -> None:
         with annotate(resources={"GPU": 1}):
             one = o.client.submit(nap, 0.5, data, key="gpu-1")
         wait([one, o.client.submit(nap, 0.5, key="host-1", workers=["w0"])])
+    o.quiet()
+    for ws in o.scheduler.workers.values():
+        # While a thread writes the log.
+        o.scheduler.add_resources(worker=ws.address, resources={"later": 1})
     line, runs = by_key(o)
+    assert [one["resources"] for one in line["workers"]] == [{}, {"GPU": 2}]
     gpu, host = (line["restrictions"][runs[key][0]["restriction"]] for key in ("gpu-1", "host-1"))
     assert gpu == {"workers": None, "resources": {"GPU": 1}, "loose": False}
     assert host["workers"] == [[one["name"] for one in line["workers"]].index("w0")]

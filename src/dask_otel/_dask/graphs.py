@@ -176,7 +176,9 @@ class Graphs:
         log = self._logs.get(span)
         if log is not None:
             gone = [one for one in self._gone if one.went and one.went >= span.start]
-            log.workers = (*gone, *self._workers.values())
+            # Dask changes the resources of one later, while a thread writes them.
+            there = [one._replace(resources={**one.resources}) for one in self._workers.values()]
+            log.workers = (*gone, *there)
             known = self.scheduler
             stealing = known.periodic_callbacks.get("stealing")
             saturation = known.WORKER_SATURATION
