@@ -446,6 +446,32 @@ def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
     assert tally.since({}) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
 
 
+def test_two_exporters_that_give_up_on_it_at_once_count_each_sample_once(tmp_path: Path) -> None:
+    made, tally = files(tmp_path)
+    other = threading.Thread(target=made.abandon)
+
+    class Root:
+        left = 5
+
+        @property
+        def unwritten(self) -> int:
+            found = self.left
+            if other.ident is None:
+                other.start()
+                # It waits for its turn.
+                other.join(0.1)
+            return found
+
+        @unwritten.setter
+        def unwritten(self, value: int) -> None:
+            self.left = value
+
+    made._store.roots = {1: Root()}  # type: ignore[dict-item]
+    made.abandon()
+    other.join()
+    assert tally.since({}) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
+
+
 def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dask_otel.pump.profile_files._MOST_WAITING", 1000)
     made, tally = files(tmp_path)

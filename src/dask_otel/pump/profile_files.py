@@ -60,6 +60,8 @@ class ProfileFiles(PumpThread):
         self._store, self._samples = store, samples
         #: Held by threads that read what waits; the event loop never takes it.
         self._lock = threading.Lock()
+        #: Held to count what is lost once: several threads give up on a hanging one.
+        self._counting = threading.Lock()
         self._inbox = Inbox(_MOST_WAITING)
         #: When the open roots are written next.
         self._due = time.monotonic() + INTERVAL
@@ -117,8 +119,9 @@ class ProfileFiles(PumpThread):
         """Count what was not written as lost."""
         waiting = iter(self._inbox.take, None)
         lost = sum(one.samples + one.left_out for one in waiting if isinstance(one, Batch))
-        for root in [*self._store.roots.values()]:
-            lost, root.unwritten = lost + root.unwritten, 0
+        with self._counting:
+            for root in [*self._store.roots.values()]:
+                lost, root.unwritten = lost + root.unwritten, 0
         self._drop("shutdown", lost)
 
     def _drain(self) -> None:
