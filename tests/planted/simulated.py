@@ -171,6 +171,26 @@ def a_resource_beside_a_busy_step(client: Any, cluster: Any) -> Any:
     return loaded + tasks(client, "score", [0.6] * 12, loaded[:12], resources={"memory": 4})
 
 
+# It takes 6.0 s, and 4.0 s if any number of them runs at a time.
+@plant("restricted", config=TOKEN, never=("starting",), also=("threads",), most=2.0, span="score")
+def a_resource_after_two_steps(client: Any, cluster: Any) -> Any:
+    """Two steps have a task more than threads; each worker runs one task of the third at a time."""
+    for name in ("load", "clean"):
+        wait(tasks(client, name, [0.5] * 5))
+    return tasks(client, "score", [0.5] * 16, resources={"token": 1})
+
+
+# It takes 6.0 s, and 1.0 s without the task.
+@plant("restricted", never=("threads", "uneven"), least=5.0, most=5.0, span="score")
+def a_resource_of_nobody_after_a_step(client: Any, cluster: Any) -> None:
+    """A task waits for a resource that no worker has, until its client cancels it."""
+    wait(tasks(client, "load", [0.5] * 6))
+    future = task(client, "score", 0.5, resources={"token": 1})
+    time.sleep(5.0)
+    future.cancel()
+    time.sleep(0.1)
+
+
 # It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
 @plant(
     "slow_worker",

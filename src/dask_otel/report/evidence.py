@@ -266,11 +266,11 @@ def _spans(
             add(found[name].work.setdefault(prefix, {}), activity, took * share)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
     everything = session.of_type("group")
-    needy = {
-        one.text(semconv.SPAN_ID)
-        for one in everything
-        if one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"
-    }
+    ran = (one for one in everything if one.number(_DURATION + "compute"))
+    needy = grouped(
+        (one for one in ran if one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"),
+        lambda one: one.text(semconv.SPAN_ID),
+    )
     # Tasks that a worker took with it before they had a result.
     interrupted = {
         (span.text(semconv.SPAN_ID), lost)
@@ -284,9 +284,7 @@ def _spans(
         if (owner := names.get(key[0], "")) in found:
             of = tasks.get(key, ())
             entry = found[owner]
-            idle = partial(
-                _free, everything, threads.get(entry.root, 0.0) if key[0] in needy else 0.0
-            )
+            idle = partial(_free, everything, needy.get(key[0], ()), threads.get(entry.root, 0.0))
             _add_group(entry, groups.get(key, ()), of, idle, interrupted)
             no_waits[owner] += chain.from_iterable(map(_no_waits, of))
     for name, same in grouped(spans, lambda one: one.full_name).items():
@@ -317,15 +315,17 @@ def _no_waits(task: Span) -> Iterator[tuple[float, float]]:
     yield task.end_ns - parts.get("compute", 0.0) * 1e9, task.end_ns
 
 
-def _free(groups: Sequence[Span], threads: float, task: Span) -> float:
+def _free(groups: Sequence[Span], needy: Sequence[Span], threads: float, task: Span) -> float:
     """Return the seconds for which all threads could have done what idle ones did not.
 
-    They are those of a task on the path that waited for a thread.
+    They are those of a task on the path that waited for a thread, while groups that need a resource
+    had work.
     """
     parts = link(task)
     took = sum(parts.values()) if threads and "no_thread" in parts else 0.0
     times: Times = [(task.end_ns - took * 1e9, task.end_ns)]
-    return max(0.0, took - _computed(groups, times) / threads) if took else 0.0
+    beside = any(_overlap(times, one.start_ns, one.end_ns) for one in needy)
+    return max(0.0, took - _computed(groups, times) / threads) if beside else 0.0
 
 
 def _add_group(

@@ -686,7 +686,7 @@ class _Case:
                 for link in span.links
                 if link.free
             )
-            most, whole = (inf, inf) if left["unbegun"] else (idle, waits)
+            most, whole = (idle, waits) if idle else (inf, inf)
             restricted += min(most, self._take(whole, "unbegun", "own"))
             restricted = min(restricted, inf if root.idle is None else root.idle / self.threads)
         self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
