@@ -8,6 +8,7 @@ from typing import Any
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report.document import read_report
+from dask_otel.whatif.graph import read_graphs
 from tests.planted import means, processes, simulated, unseen
 from tests.planted.case import Case
 from tests.simulated.bridged import Bridged
@@ -20,6 +21,13 @@ VARIABLES = {
 }
 CASES = {**simulated.SEEN, **processes.SEEN}
 UNSEEN = {**unseen.UNSEEN}
+#: Kinds whose cures leave the tasks and the threads as they are.
+BESIDE = (
+    *("restricted", "uneven", "starting", "worker_loop", "pickle", "transfer", "scheduler"),
+    *("graph", "client"),
+)
+#: Prefixes of tasks that block event loops: they are the cause.
+COROUTINES = ("hog", "poll")
 
 
 def judged(case: Case, folder: Path, *, replay: bool = False) -> tuple[list[Diagnosis], list[str]]:
@@ -31,7 +39,30 @@ def judged(case: Case, folder: Path, *, replay: bool = False) -> tuple[list[Diag
     promised = sum(one.seconds for one in said if one.kind not in ("held", "client"))
     if promised > account.seconds + 0.01 and not replay:
         faults.append(f"{promised:.3g} s are promised of {account.seconds:.3g} s")
+    most = account.seconds - shortest(folder)
+    faults += [
+        f"{one.kind} promises {one.seconds:.3g} s, and its cure can save {most:.3g} s"
+        for one in said
+        if one.kind in BESIDE and one.span and one.seconds > most + 0.02 and not replay
+    ]
     return said, faults
+
+
+def shortest(folder: Path) -> float:
+    """Return how long the recorded tasks of a single root take at least; 0.0 if unknown.
+
+    They are the work of all threads, and the longest chain of tasks.
+    """
+    graph, *others = read_graphs(folder) or [None]
+    if graph is None or others or any(one["came"] for one in graph.workers):
+        return 0.0
+    named = [(graph.prefixes[row.prefix], row) for row in graph.rows() if row.outcome == "m"]
+    rows = [row for name, row in named if name not in COROUTINES]
+    ends: dict[int, float] = {}
+    for row in rows:
+        ends[row.task] = row.seconds + max((ends.get(one, 0.0) for one in row.before), default=0.0)
+    work = sum(row.seconds for row in rows) / sum(one["threads"] for one in graph.workers)
+    return max(work, *ends.values(), 0.0)
 
 
 def record(case: Case, folder: Path) -> None:

@@ -891,6 +891,19 @@ ROWS: dict[str, Case] = {
         span="train",
         latency=imports(2.0, "fit"),
     ),
+    # Unpickling the last step imports for 3.5 s, for 0.3 s of which the step before it computes.
+    "import-in-the-last-step": Case(
+        lambda client, cluster: tasks(
+            client, "infer", [0.2] * 16, tasks(client, "prepare", [0.3] * 16)
+        ),
+        ("starting", "worker_loop"),
+        workers=4,
+        never=("uneven", "restricted"),
+        least=3.15,
+        most=3.2,
+        span="score",
+        latency=imports(3.5, "infer"),
+    ),
     # The first of two rounds of tasks waits for imports of 0.8 s: half of all that passes.
     "import-before-two-rounds": Case(
         lambda client, cluster: tasks(client, "fit", [0.4] * 8),
@@ -1164,6 +1177,19 @@ ROWS: dict[str, Case] = {
         never=("gil", "cpus", "uneven"),
         span="crawl",
     ),
+    # One waits for 6 s, beside tasks that need all threads for more than a second.
+    "one-wait-beside-a-busy-step": Case(
+        lambda client, cluster: [
+            task(client, "wait", 6.0, function=sleep),
+            *tasks(client, "fit", [0.3] * 30),
+        ],
+        ("off_cpu",),
+        workers=4,
+        never=("uneven", "gil", "cpus"),
+        least=4.7,
+        most=4.88,
+        span="crawl",
+    ),
     # All tasks take one lock, so that one of four works.
     "one-lock": Case(
         lambda client, cluster: tasks(client, "save", [0.3] * 24, function=locked),
@@ -1424,6 +1450,17 @@ ROWS: dict[str, Case] = {
         least=2.4,
         most=2.7,
         span="etl",
+    ),
+    # Blocked for 2.5 s, the scheduler sends no second step; the first one works for 0.3 s of that.
+    "blocked-scheduler-before-the-last-step": Case(
+        lambda client, cluster: tasks(client, "fit", [0.3] * 12, tasks(client, "load", [0.3] * 12)),
+        ("scheduler",),
+        workers=3,
+        never=("starting", "worker_loop", "uneven"),
+        least=1.9,
+        most=1.94,
+        span="train",
+        events={0.35: block("scheduler", 2.5)},
     ),
     # Workers have all tasks, and end them while the scheduler's event loop is blocked for 3 s.
     "branches-end-while-the-scheduler-is-blocked": Case(

@@ -41,9 +41,14 @@ def run(
     root: dict[str, Any] | None = None,
     **parts: float,
 ) -> Facts:
-    """One root without spans below it, bounded by `parts`; threads computed all the time."""
+    """One root without spans below it, bounded by `parts`.
+
+    Threads computed all the time, except where tasks waited that had one.
+    """
     seconds = sum(parts.values())
-    spent = {"thread-cpu": threads * seconds - (idle or 0.0)} if work is None else work
+    waited = sum(parts.get(one, 0.0) for one in ("scheduler", "starting", "transfer", "report"))
+    rest = threads * waited if idle is None else idle
+    spent = {"thread-cpu": threads * seconds - rest} if work is None else work
     all_parts = dict.fromkeys(PATH_PARTS, 0.0) | parts
     left = max(0.0, threads * seconds - sum(spent.values())) if idle is None else idle
     return Facts(

@@ -266,9 +266,13 @@ def _spans(
             add(found[name].work.setdefault(prefix, {}), activity, took * share)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
     everything = session.of_type("group")
-    ran = (one for one in everything if one.number(_DURATION + "compute"))
     needy = grouped(
-        (one for one in ran if one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"),
+        (
+            one
+            for one in everything
+            if one.number(_DURATION + "compute")
+            and one.text(semconv.TASK_GROUP_RESTRICTION) == "resources"
+        ),
         lambda one: one.text(semconv.SPAN_ID),
     )
     # Tasks that a worker took with it before they had a result.
@@ -324,8 +328,11 @@ def _free(groups: Sequence[Span], needy: Sequence[Span], threads: float, task: S
     parts = link(task)
     took = sum(parts.values()) if threads and "no_thread" in parts else 0.0
     times: Times = [(task.end_ns - took * 1e9, task.end_ns)]
-    beside = any(_overlap(times, one.start_ns, one.end_ns) for one in needy)
-    return max(0.0, took - _computed(groups, times) / threads) if beside else 0.0
+    return (
+        max(0.0, took - _computed(groups, times) / threads)
+        if any(_overlap(times, one.start_ns, one.end_ns) for one in needy)
+        else 0.0
+    )
 
 
 def _add_group(

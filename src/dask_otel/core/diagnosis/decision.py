@@ -37,8 +37,9 @@ _HALF_CORE, _ONE_CORE = 0.5, 1.4
 
 #: The subjects of sentences, instead of the names of spans.
 _NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
-#: Kinds that the idle time of threads bounds, which the spans of a root share.
-_OF_IDLE: Final = ("uneven", "chain", "long_task", "inner")
+#: Kinds that more than the idle time of threads, and what these spent on them, can cost: their
+#: cures add threads or take work away, or no task was there.
+_BEYOND: Final = ("threads", "held", "no_workers", "paused", "client", "slow_worker", "shuffle")
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
@@ -130,6 +131,8 @@ class _Claim(NamedTuple):
     root: str = ""
     #: Whether roots that were open at the same time have a share each of the same seconds.
     divided: bool = False
+    #: The seconds that the kind can have cost the root at most.
+    most: float = inf
 
 
 def diagnose(facts: Facts) -> list[Diagnosis]:
@@ -252,10 +255,11 @@ def _once(facts: Facts, same: Sequence[_Claim]) -> float:
     """Return the seconds of claims; those of spans that wait at the same time count once."""
     spans = {span.name: span.times for span in facts.spans}
     total, apart = 0.0, dict[str, float]()
+    left = {one.root: one.most for one in same}
     for root, divided in {(one.root, one.divided): None for one in same}:
         own = [one for one in same if (one.root, one.divided) == (root, divided)]
-        spare = facts.roots.get(root, NOWHERE).spare if same[0].kind in _OF_IDLE else inf
-        took = min(spare, _together(summed({one.name: one.seconds} for one in own), spans))
+        took = min(left[root], _together(summed({one.name: one.seconds} for one in own), spans))
+        left[root] -= took
         total += took * divided
         apart[root] = max(apart.get(root, 0.0), took * (not divided))
     roots = {root: joined(facts.roots.get(root, NOWHERE).times) for root in apart}
@@ -445,6 +449,11 @@ class _Case:
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
+        # Thread-seconds that the cure of a kind gives back.
+        self.vain = self._causes({"": root.activities}) | dict.fromkeys(_BEYOND, inf)
+        self.vain["repeated"] = _spent(root.activities, "failed") or inf
+        # A blocked scheduler does not hear the client.
+        self.vain["scheduler"] = self.vain["graph"] = self.threads * root.parts["client"]
         waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
         most = max(waits.values(), default=0.0)
         waiting = [prefix for prefix, took in waits.items() if took >= most / 2]
@@ -482,7 +491,12 @@ class _Case:
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         what = [what] if isinstance(what, str) else what
         said = what, evidence.strip(), prefixes
-        self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided))
+        # No more than the evidence says: else, the news of an end only took long. The rest of the
+        # work takes as long on threads that are never idle.
+        known = self.blocked if kind == "worker_loop" else inf
+        vain = self.root.unbegun + self.vain.get(kind, 0.0)
+        of = self.span.root, divided, min(known, self.root.spare + vain / self.threads)
+        self.claims.append(_Claim(kind, self.span.name, took, *said, *of))
 
     def _is_p2p(self, prefix: str) -> bool:
         """Return whether tasks are of a peer-to-peer shuffle, also those fused with others."""
@@ -545,9 +559,6 @@ class _Case:
                 if link.prefix not in self.span.restrictions
             )
             again += self._take(min(waited, repeated / (facts.fewest or inf)), "uneven")
-            # Without deaths, the rest of the work takes as long on threads that are never idle.
-            whole = repeated + root.missing + root.unreported
-            again = min(again, self.spare + whole / threads if whole else inf)
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
@@ -557,14 +568,14 @@ class _Case:
             kind = "memory" if of_memory else "lost"
             if all(one.restarted for one in self.deaths):
                 kind, what = "repeated", f"a client restarted {what}"
+            whole = repeated + root.missing + root.unreported
+            self.vain[kind] = whole * self.threads / threads or inf
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             failed = counted(int(sum(root.retries.values())), "run")
             # They took threads from others, too.
             cost = _spent(root.activities, "failed") / self.threads
             again += self._take(cost * self.share - again, "own")
-            # The rest of the work takes as long on threads that are never idle.
-            again = min(again, self.spare + cost if cost else inf)
             why = facts.causes.get(self.span.name) or "they failed"
             shared = min(again, cost * self.share)
             self._say("repeated", shared, why, f"{failed} failed.", divided=True)
@@ -613,7 +624,6 @@ class _Case:
         held = self.threads * root.seconds - (root.idle or 0.0) - root.elsewhere
         waited = (self.left["inner"] - self.spare) * max(0.0, 1.0 - computed / (held or inf))
         self._say(self.waits, self._take(waited, "inner"), self.functions, self.why)
-        self.left["inner"] = min(self.left["inner"], self.spare)
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on slow workers."""
@@ -686,9 +696,7 @@ class _Case:
                 for link in span.links
                 if link.free
             )
-            most, whole = (idle, waits) if idle else (inf, inf)
-            restricted += min(most, self._take(whole, "unbegun", "own"))
-            restricted = min(restricted, inf if root.idle is None else root.idle / self.threads)
+            restricted += min(idle or inf, self._take(waits if idle else inf, "unbegun", "own"))
         self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
         self._say("uneven", uneven, "", self._evidence("uneven"))
 
@@ -752,8 +760,6 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(self.blocked, *_STALLS[1:]), self.functions, said)
-        # Without that, the news of an end only took long.
-        left["report"] = min(left["report"], self.blocked)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)
@@ -813,18 +819,22 @@ class _Case:
             self._say("threads", own * (1.0 + share) / 2, what, said, divided=True)
         self._alone(min(compute, self.spare))
 
-    def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
-        """Return the seconds of a part for which tasks computed; claim the others."""
+    def _causes(self, works: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Return what threads were spent on, by the kind that it is a cause of."""
 
         def cause(prefix: str, activity: str) -> str:
             ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
             return "shuffle" if self._is_p2p(prefix) else next(ends, "")
 
-        sums = summed(
+        return summed(
             {cause(prefix, activity): spent}
             for prefix, activities in works.items()
             for activity, spent in activities.items()
         )
+
+    def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
+        """Return the seconds of a part for which tasks computed; claim the others."""
+        sums = self._causes(works)
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
             loop, why = self.loop
@@ -833,12 +843,7 @@ class _Case:
                 self.waits: (self.functions, self.why),
             }
             what, why = said.get(kind, (self.many, ""))
-            cost = took * sums[kind] / whole
-            if kind == "worker_loop":
-                # No more than the evidence says, with what it has cost already.
-                known = sum(one.seconds for one in self.claims if one.kind == kind)
-                cost = min(cost, max(0.0, self.blocked - known))
-            self._say(kind, cost, what, why, divided=part == "own")
+            self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
 
     def _off_cpu(self) -> tuple[str, str]:
