@@ -210,6 +210,10 @@ def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life() -> None:
     etl, half = run_of(traces(marker, later, below)).of_type("span")
     found = (etl.name, etl.unfinished, etl.seconds, etl.number("dask.task.count"))
     assert (found, half.name, half.parent_id) == (("etl", True, 65.0, 8), "1/2", etl.span_id)
+    # They were open as long as one below them that has ended.
+    ended = span(14, r"etl/1\/2/fit", parent=5, start=62, seconds=40)
+    etl, half, _ = run_of(traces(marker, later, below, ended)).of_type("span")
+    assert (etl.seconds, half.seconds) == (102.0, 41.0)
     # One that was exported in the end is what it is.
     spans = run_of(traces(marker, later, ROOT)).of_type("span")
     assert [(one.name, one.unfinished) for one in spans] == [("etl", False)]

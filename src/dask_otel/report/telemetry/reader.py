@@ -5,7 +5,7 @@ Spans that a crash left open are there, too, up to their last sign of life.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,16 @@ from dask_otel import semconv
 from dask_otel.core.text import full_name, span_tags
 from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
-from dask_otel.report.telemetry.model import Plain, Session, Skipped, Span, grouped, text
+from dask_otel.report.telemetry.model import (
+    Plain,
+    Session,
+    Skipped,
+    Span,
+    grouped,
+    subtree,
+    text,
+    tree_of,
+)
 
 #: Most spans of all sessions. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
@@ -118,25 +127,33 @@ def _is_empty(span: Span) -> bool:
     return empty and span.type == "span" and span.full_name == "default"
 
 
-def _unfinished(spans: list[Span]) -> Iterator[Span]:
-    """Yield a span for each one with signs of life that was never exported."""
+def _unfinished(spans: list[Span]) -> list[Span]:
+    """Return a span for each one with signs of life that was never exported."""
     there = {span.key for span in spans}
     lonely = (span for span in spans if span.type in _SIGNS and span.above not in there)
     signs = grouped(lonely, lambda span: span.above)
     # Prefer an exported span as the parent.
     ids = {(key[0], found[0].full_name): key[1] for key, found in signs.items()}
     ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
+    unfinished = []
     for (trace_id, span_id), found in signs.items():
         last = max(found, key=lambda sign: sign.end_ns)
         *tags, name = span_tags(last.full_name) or [""]
         above = full_name(tags)
-        yield Span(
-            trace_id=trace_id,
-            span_id=span_id,
-            parent_id=ids.get((trace_id, above), ""),
-            name=name or last.name,
-            start_ns=min(sign.start_ns for sign in found),
-            end_ns=last.end_ns,
-            attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
-            unfinished=True,
-        )
+        unfinished += [
+            Span(
+                trace_id=trace_id,
+                span_id=span_id,
+                parent_id=ids.get((trace_id, above), ""),
+                name=name or last.name,
+                start_ns=min(sign.start_ns for sign in found),
+                end_ns=last.end_ns,
+                attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
+                unfinished=True,
+            )
+        ]
+    # It was open as long as those below it.
+    _, below = tree_of([*spans, *unfinished])
+    for one in unfinished:
+        one.end_ns = max(each.end_ns for each in subtree([one], below))
+    return unfinished
