@@ -48,8 +48,13 @@ def test_another_file_is_an_error(tmp_path: Path, text: bytes, why: str) -> None
         read_graphs(path)
 
 
-def test_a_file_that_is_not_packed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"{}", "Not a gzipped"), (gzip.compress(b"{}")[:10] + b"\xff" * 20, "Error -3")],
+    ids=["not packed", "damaged"],
+)
+def test_a_file_that_cannot_be_unpacked_is_named(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "a-graph.jsonl.gz").write_bytes(member(start=1.0))
-    (tmp_path / "b-graph.jsonl.gz").write_bytes(b"{}")
-    with pytest.raises(ValueError, match=r"b-graph.jsonl.gz is no graph of a run: Not a gzipped"):
+    (tmp_path / "b-graph.jsonl.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=f"b-graph.jsonl.gz is no graph of a run: {why}"):
         read_graphs(tmp_path)

@@ -91,9 +91,9 @@ def _lines(file: Path | BytesIO) -> Iterator[Graph]:
             for line in lines:
                 yield Graph.of(json.loads(line))
                 number += 1
-        except (EOFError, zlib.error):
+        except EOFError:
             pass
-        except gzip.BadGzipFile as error:
+        except (gzip.BadGzipFile, zlib.error) as error:
             if number == 1:
                 raise ValueError(f"{file} is no graph of a run: {error}") from error
         except (ValueError, TypeError, AttributeError) as error:
