@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dask
@@ -440,6 +440,26 @@ def one_slow_query(client: Any, cluster: Any) -> Any:
     """A task waits for 5 s for a database; then eight compute for 0.5 s each."""
     rows = task(client, "query", 5.0, function=sleep)
     return tasks(client, "fit", [0.5] * 8, [rows] * 8)
+
+
+def two_steps(client: Any, second: str, function: Callable[..., Any]) -> Any:
+    """40 tasks wait for 0.1 s each; the next step of each, in a span of its own, takes 0.3 s."""
+    with span("fetch"):
+        fetched = tasks(client, "fetch", [0.1] * 40, function=sleep)
+    with span(second):
+        return tasks(client, second, [0.3] * 40, fetched, function=function)
+
+
+@plant("off_cpu", names=("query",), never=("cpus", "gil"), least=2.8, span="train")
+def steps_that_wait(client: Any, cluster: Any) -> Any:
+    """The threads that the first step waits for are held by the second one, which waits longer."""
+    return two_steps(client, "query", sleep)
+
+
+@plant("threads", never=("cpus", "gil"), most=2.1, span="train")
+def steps_of_which_one_waits(client: Any, cluster: Any) -> Any:
+    """The threads that the first step waits for are held by the second one, which computes."""
+    return two_steps(client, "parse", compute)
 
 
 # ---------------------------------------------------------------------------------- client

@@ -139,6 +139,9 @@ def test_a_diagnosis_names_the_function(kind: str) -> None:
             "It took long. 70% of their sampled time is in parse (jobs/etl.py:33)."
         )
         assert replace(found, evidence="") == replace(one, evidence="")
+        # It concerns all functions of its root, also where it was seen in one span.
+        every = with_code(replace(one, prefixes=()), profiles).evidence
+        assert every == "It took long. 58% of etl's sampled time is in parse (jobs/etl.py:33)."
     assert with_code(replace(one, prefixes=("none",)), profiles).evidence == "It took long."
     assert with_code(replace(one, span="other"), profiles).evidence == "It took long."
 

@@ -71,6 +71,9 @@ _HELD: Final = 0.05
 _UNREPORTED: Final = 0.1
 #: The least share of the longest pause of a worker for another worker to be named.
 _PAUSED: Final = 0.1
+#: The most names of spans, those that waited longest for threads, for which the tasks of others are
+#: looked for.
+_MOST_WAITS: Final = 20
 #: Nanoseconds after which workers have reported what they did: a heartbeat or two.
 _REPORTED: Final = 1_000_000_000
 #: The diagnosis of a block without work.
@@ -230,7 +233,10 @@ def opened(spans: Iterable[Span]) -> float:
 
 
 def _overlap(times: Times, start: float, end: float) -> float:
-    return sum(max(0, min(end, until) - max(start, since)) for since, until in times) / 1e9
+    """Return the seconds of times that are in their order, and apart, from start to end."""
+    first, last = bisect_left(times, (start,)), bisect_left(times, (end,))
+    near = times[max(0, first - 1) : last]
+    return sum(max(0, min(end, until) - max(start, since)) for since, until in near) / 1e9
 
 
 # ------------------------------------------------------------------------------- spans
@@ -299,7 +305,26 @@ def _spans(
             sum(_overlap(times, *one) - _overlap(without, *one) for one in joined(absent))
             for absent in (pauses, (gone for _, gone in missing))
         )
+    _add_beside(found, grouped(everything, lambda one: names.get(one.text(semconv.SPAN_ID), "")))
     return [*found.values()]
+
+
+def _add_beside(found: Mapping[str, SpanFacts], groups: Mapping[str, Sequence[Span]]) -> None:
+    """Add to spans that waited for threads what others of their root did while they ran."""
+    kinds = {
+        (name, prefix): same
+        for name in found.keys() & groups.keys()
+        for prefix, same in grouped(groups[name], _prefix_of).items()
+        if prefix in found[name].work
+    }
+    for entry in sorted(found.values(), key=lambda one: -one.parts["no_thread"])[:_MOST_WAITS]:
+        times = joined((one.start_ns, one.end_ns) for one in groups.get(entry.name, ()))
+        for (name, prefix), same in kinds.items():
+            if name != entry.name and found[name].root == entry.root and times:
+                whole = sum(one.number(_DURATION + "compute") or 0.0 for one in same) or 1.0
+                share = _computed(same, times) / whole
+                for activity, took in found[name].work[prefix].items():
+                    add(entry.beside.setdefault(prefix, {}), activity, took * share)
 
 
 def _without(span: Span, inside: Iterable[Span]) -> Iterator[tuple[float, float]]:
@@ -370,6 +395,10 @@ def _add_group(
 
 def _root_of(span: Span) -> str:
     return span.text(semconv.SPAN_ROOT_NAME) or span.full_name
+
+
+def _prefix_of(group: Span) -> str:
+    return group.text(semconv.TASK_PREFIX)
 
 
 def _group_of(span: Span) -> tuple[str, str]:

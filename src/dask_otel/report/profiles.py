@@ -14,6 +14,7 @@ from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import Frame, Stack
 from dask_otel.core.sums import summed
+from dask_otel.core.text import full_name, span_tags
 from dask_otel.core.traces.values import in_threads
 from dask_otel.report import words
 from dask_otel.report.seconds import span_activities
@@ -172,7 +173,9 @@ def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
     """Return a diagnosis of how long code takes, with the function that takes most of it."""
     if one.kind not in _OF_CODE or not profiles:
         return one
-    spans = spans_of(profiles, one.span)
+    # Other spans of its root have tasks of these functions, too, if none is named.
+    name = one.span if one.prefixes else full_name(span_tags(one.span)[:1])
+    spans = spans_of(profiles, name)
     found = functions(spans, one.prefixes)
     # Those without room have no function.
     whole = sum(
@@ -183,7 +186,8 @@ def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
     )
     if not found or not found[0].own or found[0].own < _NAMED * whole:
         return one
-    share = f"{found[0].own / whole:.0%} of their sampled time is in {found[0].place}."
+    whose = "their" if one.prefixes else f"{name}'s" if name else "all"
+    share = f"{found[0].own / whole:.0%} of {whose} sampled time is in {found[0].place}."
     return replace(one, evidence=f"{one.evidence} {share}".lstrip())
 
 

@@ -361,6 +361,13 @@ def _spent(activities: Mapping[str, float], *ends: str) -> float:
     return sum(took for name, took in activities.items() if name.endswith(ends))
 
 
+def _waiting(works: Mapping[str, Mapping[str, float]]) -> Sequence[str]:
+    """Return the functions that used no CPU for longest, and those with half as much or more."""
+    waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in works.items() if prefix}
+    most = max(waits.values(), default=0.0)
+    return [one for one, took in waits.items() if took >= most / 2] or ["unknown functions"]
+
+
 def _is_long(link: Link) -> bool:
     return link.others is not None and link.parts.get("compute", 0.0) >= _LONG * link.others
 
@@ -454,10 +461,7 @@ class _Case:
         self.vain["repeated"] = _spent(root.activities, "failed") or inf
         # A blocked scheduler does not hear the client.
         self.vain["scheduler"] = self.vain["graph"] = self.threads * root.parts["client"]
-        waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
-        most = max(waits.values(), default=0.0)
-        waiting = [prefix for prefix, took in waits.items() if took >= most / 2]
-        self.functions: Sequence[str] = waiting or ["unknown functions"]
+        self.functions = _waiting(span.work)
         # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
@@ -786,6 +790,12 @@ class _Case:
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
         self._say("held", held, others or "others", said)
         everything = work or {"": root.activities}
+        # Tasks of other spans of its root had threads, too.
+        beside = self.span.beside if work else {}
+        holders = {
+            prefix: summed([everything.get(prefix, {}), beside.get(prefix, {})])
+            for prefix in {**everything, **beside}
+        }
         path = {
             prefix: {
                 name: spent * took / sum(work[prefix].values())
@@ -795,10 +805,10 @@ class _Case:
             for prefix, took in self.computed.items()
             if took and prefix in work
         }
-        own = self._useful("own", everything)
+        own = self._useful("own", holders, _waiting(holders))
         # Those that wait behind tasks of one worker wait for what these wait for.
-        self._useful("uneven", everything)
-        compute = self._useful("compute", path or everything)
+        self._useful("uneven", everything, self.functions)
+        compute = self._useful("compute", path or everything, self.functions)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits in ("off_cpu", "worker_loop") or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of each round of
@@ -832,7 +842,9 @@ class _Case:
             for activity, spent in activities.items()
         )
 
-    def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
+    def _useful(
+        self, part: str, works: Mapping[str, Mapping[str, float]], waiting: Sequence[str]
+    ) -> float:
         """Return the seconds of a part for which tasks computed; claim the others."""
         sums = self._causes(works)
         took, whole = self.left[part], sum(sums.values()) or 1.0
@@ -840,7 +852,7 @@ class _Case:
             loop, why = self.loop
             said: dict[str, tuple[str | Sequence[str], str]] = {
                 loop: ("", why),
-                self.waits: (self.functions, self.why),
+                self.waits: (waiting, self.why),
             }
             what, why = said.get(kind, (self.many, ""))
             self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")

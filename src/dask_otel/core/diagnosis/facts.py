@@ -79,6 +79,8 @@ class SpanFacts:
     work: dict[str, dict[str, float]] = field(default_factory=dict)
     before: dict[str, dict[str, float]] = field(default_factory=dict)
     restrictions: dict[str, str] = field(default_factory=dict)
+    #: As `work`: what other spans of its root did meanwhile, if it waited for threads.
+    beside: dict[str, dict[str, float]] = field(default_factory=dict)
     slow: list[SlowWorkers] = field(default_factory=list)
     #: For how long a worker was paused, and for how long one that died was missing, until others
     #: came: without the seconds in which known tasks of its path computed, or were not submitted.
