@@ -86,8 +86,10 @@ _BETWEEN: Final = (
     "Between root spans, nothing was submitted: the client fetched results or did something else, "
     "or a person was away."
 )
-#: Metrics alone can have work, too.
-_NOTHING: Final = "No span with work was recorded"
+_NOTHING: Final = (
+    "The telemetry has no span with work that has ended",
+    "A span is exported when it has ended; until then, only metrics have its work.",
+)
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,9 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # If two save the same, the more specific one comes first.
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
-        short = f"The run is too short to judge: {seconds(whole)}" if whole else _NOTHING
+        short = f"The run is too short to judge: {seconds(whole)}", ""
         # It can be much longer than what its open spans say.
-        said = (_NO_PATH, _WHY_NO_PATH) if facts.open else (short, "")
+        said = (_NO_PATH, _WHY_NO_PATH) if facts.open else short if whole else _NOTHING
         worth = [] if facts.failed else [_said(facts, "short", "", *said)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
     if facts.between >= _SHARE * (whole + facts.between) > 0 and all(
