@@ -103,9 +103,8 @@ class WorkerOffset:
         if self._delay < inf and round_trip is not None and 0.0 <= round_trip < inf:
             # The answer came after the heartbeat was received. This bound is old: if a newer one
             # contradicts it, it is wrong; if an older one does, a clock was stepped. A late
-            # heartbeat contradicts neither.
-            drifted = DRIFT * abs(self._at - self._received)
-            lower = self._delay - round_trip - drifted
+            # heartbeat contradicts neither. Nor does drift: the upper bound has widened by it.
+            lower = self._delay - round_trip
             if self.lower < lower <= self.upper:
                 self.lower = lower
             elif self.upper < lower <= delay and self._lowered <= self._received:
