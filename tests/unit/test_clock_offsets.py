@@ -29,6 +29,16 @@ def read(message: str) -> float | None:
         ),
         # The second heartbeat after a small step is not late.
         ([(n, 3.0 * (n > 5)) for n in range(9)], 0.002, [*[0.0] * 6, 3.0, 0.0, 0.0]),
+        # In two hours, the worker's clock falls behind as fast as quartz can, or gets ahead; then
+        # one is late.
+        *(
+            (
+                [*((n, off * n) for n in range(0, 7200, 60)), (7200, off * 7200 + 7.0)],
+                0.002,
+                [*[0.0] * 120, 7.0],
+            )
+            for off in (5e-5, -5e-5)
+        ),
     ],
 )
 def test_a_late_heartbeat_travelled_long_unless_a_clock_was_set(beats, round_trip, travelled):
