@@ -105,7 +105,9 @@ def in_order(begin: int) -> list[float]:
     st.integers(0, 3),
     st.integers(0, 12),
 )
-@example([(in_order(0), True, True, False, False, False, False, BUSY, BUSY)], 0, 12)
+@example(
+    [(in_order(at), True, True, False, False, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
+)
 @example([(in_order(0), True, False, False, False, True, True, BUSY, FREED)], 0, 12)
 @example(
     [(in_order(at), True, False, False, True, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
