@@ -403,8 +403,10 @@ def test_late_idle_is_shared_by_the_time_for_which_spans_were_active() -> None:
     accounting.span_active("b", "b", 2.7)
     tell(accounting, "task_assigned", "w", "y", "b", 2.7)
     accounting.heartbeat("w", {"y": 0.3}, {"a": 0.5}, 3.0)
-    accounting.heartbeat("w", {"y": 0.8}, {}, 3.5)
-    totals.add(exported(accounting, 3.5))
+    accounting.heartbeat("w", {"y": 0.4}, {"b": 0.4}, 3.5)
+    accounting.heartbeat("w", {"y": 0.4}, {"b": 0.5}, 4.0)
+    totals.add(exported(accounting, 4.0))
+    totals.check()
     assert totals.sums["idle"] == pytest.approx(2.2)
     assert totals.span_idle == pytest.approx({"a": 2.2 * 2.7 / 3.0, "b": 2.2 * 0.3 / 3.0})
 
