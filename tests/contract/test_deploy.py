@@ -20,20 +20,16 @@ from .test_packaging import PROJECT, PYPROJECT
 DEPLOY = REPOSITORY / "deploy"
 
 
-def _strings(path: Path) -> dict[str, str]:
-    """The strings of the dictionaries in a script, by key."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {
+def test_the_variables_for_coiled_load_the_bridge() -> None:
+    script = (DEPLOY / "coiled" / "coiled_cluster.py").read_text(encoding="utf-8")
+    # The strings of the dictionaries in it.
+    variables = {
         key.value: value.value
-        for node in ast.walk(tree)
+        for node in ast.walk(ast.parse(script))
         if isinstance(node, ast.Dict)
         for key, value in zip(node.keys, node.values, strict=True)
         if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
     }
-
-
-def test_the_variables_for_coiled_load_the_bridge() -> None:
-    variables = _strings(DEPLOY / "coiled" / "coiled_cluster.py")
     with dask.config.set(dask.config.collect_env(variables)):
         assert dask.config.get("distributed.scheduler.preload") == ["dask_otel"]
 
@@ -72,17 +68,12 @@ def test_a_collector_on_kubernetes_knows_every_backend(file: str) -> None:
     assert asked - set(re.findall(r"name: (\w+), value: \S+\.monitoring\.svc", text)) == set()
 
 
-def _pinned(text: str) -> set[str]:
-    return set(re.findall(r"dask-otel(?:\[\w+\])?==(\S+?)[\"'\s]", text))
-
-
 @pytest.mark.parametrize("file", ["image/Dockerfile", "kubernetes/helm-values.yaml"])
 def test_images_get_a_release(file: str) -> None:
     text = (DEPLOY / file).read_text(encoding="utf-8")
+    pinned = set(re.findall(r"dask-otel(?:\[\w+\])?==(\S+?)[\"'\s]", text))
     # Between two releases it is the last one.
-    assert (
-        _pinned(text) == {PROJECT["version"].partition(".dev")[0]} or ".dev" in PROJECT["version"]
-    )
+    assert pinned == {PROJECT["version"].partition(".dev")[0]} or ".dev" in PROJECT["version"]
 
 
 def test_the_demo_image_has_what_the_package_is_built_from() -> None:

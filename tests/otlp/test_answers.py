@@ -214,10 +214,6 @@ WHO = "HTTP status 401 Unauthorized"
 PAGE = "the endpoint answers with a web page: no OTLP server is there"
 
 
-REDIRECTS = "the endpoint redirects to /login, which is not followed"
-STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "body", "expected"),
     [
@@ -233,7 +229,9 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         (None, "text/html", b"", Answer(True)),
         (None, "", b"", Answer(True)),
         # The server's own words.
-        (401, "application/x-protobuf", STATUS, Answer(False, f"{WHO}: tenant\ufffd unknown")),
+        (401, "application/x-protobuf",
+         Status(code=3, message="tenant\0 unknown\n").SerializeToString(),
+         Answer(False, f"{WHO}: tenant\ufffd unknown")),
         (401, "text/plain", b"who are you?", Answer(False, f"{WHO}: who are you?")),
         (401, "text/html", DOCUMENT, Answer(False, WHO)),
         # Which answers blame the data.
@@ -241,7 +239,9 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         (413, "", b"", Answer(False, f"HTTP status 413 {HTTPStatus(413).phrase}", blames=True)),
         (404, "", b"", Answer(False, "HTTP status 404 Not Found for /v1/{}", unsupported=True)),
         # Following would turn a POST into a GET, and the data would be gone.
-        *((status, "", b"", Answer(False, REDIRECTS)) for status in (301, 302, 303, 307, 308)),
+        *((status, "", b"",
+           Answer(False, "the endpoint redirects to /login, which is not followed"))
+          for status in (301, 302, 303, 307, 308)),
         (304, "", b"", Answer(False, "HTTP status 304 Not Modified")),
         *((status, "", b"", Answer(False, f"HTTP status {status} {HTTPStatus(status).phrase}"))
           for status in (500, 503)),
@@ -311,10 +311,6 @@ def test_a_compressed_answer_is_read_although_none_is_asked_for(
     assert {headers["accept-encoding"] for _, _, headers in http.requests} == {"identity"}
 
 
-#: Of a success whose content is text, and may be of any length.
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
-
-
 @contextmanager
 def endless(pause: float, chunk: bytes) -> Iterator[str]:
     """Answer each request with content that does not end; give the URL."""
@@ -323,7 +319,8 @@ def endless(pause: float, chunk: bytes) -> Iterator[str]:
     class Endless(BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(65536)
-            self.request.sendall(_HEAD)
+            # The content may be of any length.
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
             with suppress(OSError):
                 while True:
                     time.sleep(pause)

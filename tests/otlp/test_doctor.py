@@ -42,12 +42,6 @@ def _first_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_SLOWEST", 30.0)
 
 
-@pytest.fixture
-def no_long_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who never answers does not answer later."""
-    monkeypatch.setattr(listening, "_SLOWEST", 0.1)
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return self_signed(tmp_path_factory.mktemp("certificate"))
@@ -177,8 +171,11 @@ def test_nobody_there(examine: Examine, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.usefixtures("no_long_look")
-def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
+def test_somebody_who_never_answers(
+    examine: Examine, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who never answers does not answer later.
+    monkeypatch.setattr(listening, "_SLOWEST", 0.1)
     with silent_server() as endpoint:
         assert kinds(examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.1")) == {"timeout"}
 

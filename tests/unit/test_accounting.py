@@ -453,9 +453,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
 workers = st.sampled_from("uvw")
 keys = st.sampled_from([1, "x", ("y", 2), ("z", 0)])
 spans = st.sampled_from("abc")
-odd = st.floats(allow_nan=True, allow_infinity=True)
 optional = st.one_of(st.none(), st.floats(-1.0, 9.0))
-listing = st.dictionaries(keys, st.floats(-1.0, 9.0))
 calls = st.one_of(
     st.tuples(st.just("worker_added"), workers, st.integers(0, 4)),
     st.tuples(st.just("worker_removed"), workers),
@@ -467,7 +465,12 @@ calls = st.one_of(
     st.tuples(st.just("span_active"), st.sampled_from("rs"), spans),
     st.tuples(st.just("span_inactive"), spans),
 )
-beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 9.0))
+beats = st.tuples(
+    workers,
+    st.dictionaries(keys, st.floats(-1.0, 9.0)),
+    st.dictionaries(spans, st.floats(allow_nan=True, allow_infinity=True)),
+    st.floats(0.0, 9.0),
+)
 
 
 @given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.one_of(calls, beats)), max_size=60))

@@ -9,9 +9,9 @@ from tests.unit.driven import Driven
 class Blocked(Driven):
     """Its clients tell of their blocks."""
 
-    def __init__(self, remember: int = 10) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.blocks = Blocks(self.lifecycle, remember)
+        self.blocks = Blocks(self.lifecycle, 10)
         self.span_opened, self.span_exported = self.blocks.span_opened, self.blocks.span_exported
 
 

@@ -23,9 +23,8 @@ from dask_otel.semconv import PATH_PARTS
 TOOK = {number: 900.0 - number * 37 % 900 for number in range(900)}
 
 
-#: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
+#: The threads of a cluster that are all taken.
 BUSY = (0.0, 0.0, 0.0, TAKEN)
-FREED = (3.0, 0.0, 0.0, FREE)
 
 
 def paths_of_a_full_cluster() -> Paths:
@@ -108,7 +107,8 @@ def in_order(begin: int) -> list[float]:
 @example(
     [(in_order(at), True, True, False, False, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
 )
-@example([(in_order(0), True, False, False, False, True, True, BUSY, FREED)], 0, 12)
+# One has been free since 3 s.
+@example([(in_order(0), True, False, False, False, True, True, BUSY, (3.0, 0.0, 0.0, FREE))], 0, 12)
 @example(
     [(in_order(at), True, False, False, True, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
 )

@@ -46,11 +46,14 @@ from dask_otel.worker.sampling import Sampler
 from tests.unit.finished import T, make_identity, make_span
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-FRAMES = st.builds(Frame, TEXT, TEXT, st.integers(0, 10**6), st.integers(0, 10**6))
 STACKS = st.builds(
     Sampled,
     st.sampled_from(["a", "b", "c"]),
-    st.lists(FRAMES, min_size=1, max_size=6).map(tuple),
+    st.lists(
+        st.builds(Frame, TEXT, TEXT, st.integers(0, 10**6), st.integers(0, 10**6)),
+        min_size=1,
+        max_size=6,
+    ).map(tuple),
     st.integers(1, 10**6),
     st.integers(0, 10**12),
 )
@@ -96,20 +99,6 @@ def take(profiles: Profiles, *items: Any, now: float = T) -> None:
     for item in items:
         for _ in profiles.take(item, now):
             pass
-
-
-def sums(found: Iterable[Sampled]) -> Counter[Any]:
-    """Microseconds by span and stack."""
-    result: Counter[Any] = Counter()
-    for one in found:
-        result[one.span, one.stack] += one.micros
-    return result
-
-
-def in_files(profile: Profile) -> Counter[Any]:
-    return Counter(
-        {(one.dask_id, its): micros for one in profile.spans for its, micros in one.stacks.items()}
-    )
 
 
 # --------------------------------------------------------------------------- messages
@@ -288,7 +277,12 @@ def test_each_sample_is_written_or_counted(
         whole = [replace(one, stacks=+one.stacks) for one in spans]
         assert read == replace(root.profile, spans=[one for one in whole if one.stacks])
         assert (read.start_ns, read.seconds) == (int((T - 9.0) * 1e9), 7.0)
-        found, wanted = in_files(read), sums(sent)
+        # Microseconds by span and stack.
+        found, wanted = Counter[Any](), Counter[Any]()
+        for one in read.spans:
+            found.update({(one.dask_id, its): micros for its, micros in one.stacks.items()})
+        for sample in sent:
+            wanted[sample.span, sample.stack] += sample.micros
         # All time is there: at its stack, or at its prefix and said.
         assert found.total() == wanted.total()
         folded = sum((wanted - found).values())
@@ -621,10 +615,6 @@ async def _spins(sampler: Sampler, now: float) -> None:
     sampler._sample(now)
 
 
-async def _in_thread(ended: asyncio.Event) -> None:
-    await ended.wait()
-
-
 def test_asynchronous_tasks_are_sampled_where_they_run_or_wait() -> None:
     worker = Worker()
     sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
@@ -644,7 +634,10 @@ def test_asynchronous_tasks_are_sampled_where_they_run_or_wait() -> None:
 
     async def main() -> None:
         ended = asyncio.Event()
-        others = [begins("thread", _in_thread(ended)), begins("waits", run(_awaits(ended.wait())))]
+        others = [
+            begins("thread", _awaits(ended.wait())),
+            begins("waits", run(_awaits(ended.wait()))),
+        ]
         await asyncio.sleep(0)
         # Nothing has a thread, and the first has not begun its code.
         sampler._sample(at + 1.0)

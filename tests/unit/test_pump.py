@@ -437,10 +437,6 @@ def test_a_request_that_stays_open_is_told_once(
     assert spans.exported == [1]
 
 
-#: Of an endpoint where nobody is.
-NOBODY = Answer(False, "refused by the test", absent=True)
-
-
 def overloaded(pause: float) -> Answer:
     """Return the answer of a server that is there, and wants to be left alone."""
     return Answer(False, "refused by the test", pause=pause)
@@ -453,7 +449,9 @@ def refuse(no: Answer, *sinks: FakeSink) -> None:
 
 
 @pytest.mark.parametrize(
-    "no", [NOBODY, overloaded(3600.0)], ids=["nobody", "more time than there is"]
+    "no",
+    [Answer(False, "refused by the test", absent=True), overloaded(3600.0)],
+    ids=["nobody", "more time than there is"],
 )
 def test_at_the_end_a_server_that_is_no_use_is_asked_once(
     spans: Spans, metrics: Metrics, no: Answer

@@ -38,8 +38,6 @@ from tests.unit.report_files import (
 # One process imports the libraries of pages.
 pytestmark = pytest.mark.xdist_group("page")
 
-LINK = "javascript:alert(1)"
-
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
@@ -61,7 +59,10 @@ def test_hostile_text_is_shown_and_never_markup(hostile: str) -> None:
 
 
 def test_only_addresses_of_the_web_are_links() -> None:
-    links = [found["href"] for found in Page(report_of(*everything(LINK)).html()).of("a")]
+    links = [
+        found["href"]
+        for found in Page(report_of(*everything("javascript:alert(1)")).html()).of("a")
+    ]
     assert {str(link).startswith("https://dask-otel.readthedocs.io/") for link in links} == {True}
 
 

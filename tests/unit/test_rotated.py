@@ -139,11 +139,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def refused(file: RotatedFile, lines: list[bytes]) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        file.write(lines)
-
-
 @pytest.mark.parametrize("stuck", [False, True])
 def test_half_a_line_on_a_full_disk_is_taken_back(
     tmp_path: Path, disk: SimpleNamespace, stuck: bool, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +149,8 @@ def test_half_a_line_on_a_full_disk_is_taken_back(
         if stuck:
             monkeypatch.setattr("dask_otel.pump.rotated.os.ftruncate", BROKEN)
         for _ in range(20):
-            refused(file, [b"second line"])
+            with pytest.raises(OSError, match="No space left"):
+                file.write([b"second line"])
             assert texts(tmp_path)["1"] == ("first\nsecond" if stuck else "first\n")
             # The tries push out nothing.
             assert len(texts(tmp_path)) <= 2

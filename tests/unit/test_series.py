@@ -477,10 +477,6 @@ def test_only_sampled_traces_are_exemplars(sampled, exemplars):
     assert (last[0].value, last[1].sum) == (1.0, 2.0)
 
 
-def duration_batch(*seconds) -> MetricBatch:
-    return MetricBatch(distributions={(semconv.TASK_DURATION.name, "load"): durations(seconds)})
-
-
 def test_durations_are_counted_by_bucket_where_they_arise():
     """A bound is inclusive, and a clock that stepped back counts as 0."""
     made = durations((0.1, 0.1000001, 86400.0, 90000.0, -1.0))
@@ -493,9 +489,12 @@ def test_durations_are_counted_by_bucket_where_they_arise():
 def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
     huge = durations([1.0])
     huge.sum = float("inf")
-    wrong = {(semconv.CLUSTER_TIME.name, "idle"): durations([1.0])}
-    state.apply(MetricBatch(distributions=wrong | {("dask.task.duration", "b"): huge}))
-    state.apply(duration_batch(2.0))
+    given = {
+        (semconv.CLUSTER_TIME.name, "idle"): durations([1.0]),
+        ("dask.task.duration", "b"): huge,
+        ("dask.task.duration", "load"): durations([2.0]),
+    }
+    state.apply(MetricBatch(distributions=given))
     found = collect(state, 10)
     last = {p.attributes["dask.task.prefix"]: p.count for p in found["dask.task.duration"]}
     assert (last, found["dask.otel.sanitized"][-1].value) == ({"load": 1, "b": 0}, 2)

@@ -228,10 +228,6 @@ def spoil(path: Path, statement: str, *values: Any) -> None:
         connection.commit()
 
 
-def linked(suffix: str) -> Callable[[Path], object]:
-    return lambda path: path.with_name(path.name + suffix).symlink_to(path.with_name("target"))
-
-
 NO_SPOOL = "is no spool of dask-otel, and was not changed"
 
 
@@ -241,7 +237,13 @@ NO_SPOOL = "is no spool of dask-otel, and was not changed"
         (lambda path: path.write_text("a letter " * 30), NO_SPOOL),
         (lambda path: path.write_text("a"), NO_SPOOL),
         (lambda path: spoil(path, "CREATE TABLE somebodys (x)"), NO_SPOOL),
-        *((linked(suffix), "symbolic link") for suffix in ("", "-wal", "-journal", ".lock")),
+        *(
+            (
+                lambda path, suffix=suffix: path.with_name(path.name + suffix).symlink_to("target"),
+                "symbolic link",
+            )
+            for suffix in ("", "-wal", "-journal", ".lock")
+        ),
         (lambda path: path.mkdir(), "no plain file"),
         (lambda path: path.touch(), "belongs to another user"),
         (lambda path: path.parent.rename(path.parent.with_name("moved")), "no folder"),
