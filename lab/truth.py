@@ -221,14 +221,6 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             excess += max(0.0, stop - run.seceded)
         return Seconds(capacity, busy, idle, capacity - busy - idle, excess)
 
-    def held(self, when: float) -> dict[tuple[str, Hashable], int]:
-        """Return the bytes in memory at a time, by worker and key."""
-        return {
-            (one.worker, one.key): one.nbytes
-            for one in self._cluster.held
-            if one.came <= when < min(one.went, self.workers[one.worker].left)
-        }
-
     def is_anything_lost(self) -> bool:
         """Whether a heartbeat was lost, or a worker left with what it had not reported."""
         left = any(one.left < inf for one in self.workers.values())

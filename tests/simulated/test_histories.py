@@ -6,19 +6,15 @@ idle, unused, lost and excess seconds are the truth's; see `Simulated.compare`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from distributed.system_monitor import SystemMonitor
-from lab.programs import Program, draw, run
-from lab.truth import Truth
+from lab.programs import Program
 
 from dask_otel.lab.cluster import Cluster, simulate
 from tests.simulated.histories import examine, faults
@@ -537,41 +533,6 @@ def test_programs_that_were_wrong_once(program: Program) -> None:
 @pytest.mark.parametrize("seed", [312713, 522907])
 def test_a_program_is_left_out_whose_tasks_wait_for_ever_for_a_closed_client(seed: int) -> None:
     assert not faults([seed])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_truth_about_memory_is_what_the_scheduler_comes_to_know(seed: int) -> None:
-    """Without blocked workers, whose messages take as long as they are blocked."""
-    drawn = draw(seed)
-    calm = [one for one in drawn.events if one[1] in ("kill", "leave", "join", "restart")]
-    program = replace(drawn, events=tuple(calm))
-    # A message's way, and that of the batch before it; of data and of a request for them.
-    way = 0.01 + 3 * program.latency
-    made: list[Truth] = []
-    looking: list[asyncio.Future[None]] = []
-    seen: list[tuple[float, dict[Any, int]]] = []
-
-    async def look(cluster: Cluster) -> None:
-        while True:
-            await asyncio.sleep(0.013)
-            workers = cluster.scheduler.workers.values()
-            copies = {(ws.address, ts): ts.nbytes for ws in workers for ts in ws.has_what}
-            assert sum(copies.values()) == sum(ws.nbytes for ws in workers)
-            # Actors are no results.
-            kept = {(w, ts.key): nbytes for (w, ts), nbytes in copies.items() if not ts.actor}
-            seen.append((cluster.loop.now, kept))
-
-    async def prepare(cluster: Cluster) -> None:
-        made.append(Truth(cluster))
-        made[0].attach()
-        looking.append(asyncio.ensure_future(look(cluster)))
-
-    simulate(lambda cluster: run(program, cluster), prepare=prepare, **program.options())
-    truth = made[0]
-    for when, copies in seen:
-        before, now, after = (truth.held(t) for t in (when - way, when, when + way))
-        assert copies.items() <= {**before, **now}.items()
-        assert {key for key in before if key in now and key in after} <= copies.keys()
 
 
 LOG = """

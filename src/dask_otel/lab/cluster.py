@@ -34,7 +34,7 @@ from distributed.utils_comm import _round_robin_counter
 from distributed.worker_state_machine import TaskState
 
 from dask_otel.lab.clock import MACHINE, Loop, Machine
-from dask_otel.lab.executor import Held, LabWorker, Memory, Run
+from dask_otel.lab.executor import LabWorker, Run, spilling
 from dask_otel.lab.threads import Pool
 from dask_otel.lab.wires import Latency, Wires, use
 
@@ -100,8 +100,6 @@ class Cluster:
         self.workers: dict[str, LabWorker] = {}
         #: What ran on the workers' threads, in the order of their starts.
         self.runs: list[Run] = []
-        #: What was in the workers' memories, in the order of its coming.
-        self.held: list[Held] = []
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
         #: The heartbeats that were sent, in their order.
@@ -172,7 +170,7 @@ class Cluster:
         self.machines[name] = machine
 
         async def start() -> LabWorker:
-            memory = Memory(f"lab://{machine.name}", self.held, self.loop, self.room)
+            memory = spilling(self.room) if self.room else {}
             worker: LabWorker = await LabWorker(
                 self.scheduler.address, pool=self.pool, runs=self.runs, name=name, nthreads=threads,
                 **{"memory_limit": 0, "dashboard": False, "data": memory, **options},

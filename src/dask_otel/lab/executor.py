@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from dask.sizeof import sizeof
 from distributed import Worker
 from distributed.spill import SpillBuffer
 from distributed.threadpoolexecutor import thread_state
 
-from dask_otel.lab.clock import Loop, Machine, present
+from dask_otel.lab.clock import Machine, present
 from dask_otel.lab.threads import Pool
 
 #: Bytes of a worker's process beside its results.
@@ -43,17 +42,6 @@ class Run:
     seceded: float = inf
 
 
-@dataclass(eq=False)
-class Held:
-    """A result in the memory of a worker; by the simulation's clock."""
-
-    worker: str
-    key: Hashable
-    nbytes: int
-    came: float
-    went: float = inf
-
-
 class Disk(UserDict[Hashable, bytearray]):
     """What a worker has written to its disk, in no time."""
 
@@ -61,35 +49,13 @@ class Disk(UserDict[Hashable, bytearray]):
         super().__setitem__(key, bytearray().join(pieces))
 
 
-class Memory(UserDict[Hashable, Any]):
-    """The results of a worker, which are written down; those beyond some bytes are on its disk."""
-
-    def __init__(self, worker: str, held: list[Held], loop: Loop, room: int = 0) -> None:
-        super().__init__()
-        if room:
-            # Dask's own, but for the files.
-            with tempfile.TemporaryDirectory() as unused:
-                buffer: Any = SpillBuffer(unused, room)
-            buffer.slow.data.d = Disk()
-            self.data = buffer
-        self._worker, self._held, self._loop = worker, held, loop
-        self._now: dict[Hashable, Held] = {}
-
-    def __setitem__(self, key: Hashable, value: Any) -> None:
-        self.pop(key, None)
-        one = Held(self._worker, key, int(sizeof(value)), self._loop.now)
-        self._now[key] = one
-        self._held.append(one)
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key: Hashable) -> None:
-        super().__delitem__(key)
-        self._now.pop(key).went = self._loop.now
-
-    @property
-    def spilled_total(self) -> tuple[int, int]:
-        """The bytes that are on its disk, in memory and there."""
-        return getattr(self.data, "spilled_total", (0, 0))
+def spilling(room: int) -> SpillBuffer:
+    """Return a worker's memory for so many bytes of results; those beyond are on its disk."""
+    # Dask's own, but for the files.
+    with tempfile.TemporaryDirectory() as unused:
+        buffer = SpillBuffer(unused, room)
+    buffer.slow.data.d = Disk()
+    return buffer
 
 
 #: The run that the present code belongs to.
