@@ -24,6 +24,8 @@ from tests.whatif.graphs import random_graphs, recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
+#: Where no message decides.
+EXACT = 1e-3
 
 FAILED: set[int] = set()
 
@@ -103,8 +105,9 @@ def mixed(seed: int, b: Any, order: int = 0) -> None:
     [
         *((work, 2, (1, 5), {"abs": MARGIN}) for work in (rounds, limited, failing, leaving)),
         (side_by_side, 3, (1, 6), {"rel": 0.02}),
-        *((partial(mixed, seed), 1 + seed % 4, (1 + seed // 4,), {"rel": 0.01})
-          for seed in (1, 7, 10)),
+        # Without messages between workers. In the last one, sets decide which task is sent first.
+        *((partial(mixed, seed), 1 + seed % 4, (1 + seed // 4 % 4,), {"abs": EXACT})
+          for seed in (1, 2, 7, 10, 55)),
     ],
 )  # fmt: skip
 def test_the_replay_with_other_threads_is_what_really_happens(
@@ -164,7 +167,7 @@ def test_replays_with_several_workers_are_as_real_runs_with_other_chance(tmp_pat
     By chance, all three runs of one kind are shorter or longer than those of the other once in ten
     times, and the median of three is as often too long as too short.
     """
-    shapes = [2, 2], [1, 1], [2, 2, 2], [1, 4], [4, 4], [1, 1, 1, 1]
+    shapes = [2, 2], [1, 1], [2, 2, 2], [1, 4]
     off, apart = list[float](), 0
     for seed, shape in enumerate(shapes):
         graph = recorded(tmp_path / f"{seed}", partial(mixed, seed), 2, 2)
