@@ -304,6 +304,15 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
     assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)
 
 
+@pytest.mark.parametrize(("place", "took"), [(0, 4.0), (1, 4.0), (2, 5.0)])
+def test_tasks_are_sent_in_the_recorded_order(place: int, took: float) -> None:
+    # Two threads begin with the first two, whatever their priorities are.
+    first = [{"task": task, "seconds": 1.0} for task in (0, 1)]
+    first.insert(place, {"task": 2, "seconds": 3.0})
+    last = {"task": 3, "before": [0, 1, 2], "sent": 5.0}
+    assert seconds(graph(*first, last, workers=(2,))) == near(took)
+
+
 def test_tasks_of_a_short_run_are_stolen_even_if_it_is_replayed_once() -> None:
     # All of them go to the worker that has the result of the first one.
     short = graph(*({"before": [0] if task else [], "seconds": 0.11, "start": task * 0.11,
