@@ -146,19 +146,24 @@ async def read_record(
     most: int,
     settle: tuple[str, float, bool],
     dask_scheduler: Scheduler,
+    until: int | None = None,
 ) -> Recorded | Refusal:
     """Return rows after a number, at most so many bytes (or one), and what was lost `since`.
 
     The first question, whose numbers are equal, waits until all of a span is in memory: `settle` is
-    its id, the longest wait in seconds, and whether its work may still be on its way.
+    its id, the longest wait in seconds, and whether its work may still be on its way. Its answer
+    has the number of the last row then, `until` which the next questions ask.
     """
     bridge = _bridge(dask_scheduler)
     recorder = None if bridge is None else bridge.recording.recorder
-    # Another bridge may not even have its exporters yet.
-    if recorder is None or (after == since and await bridge.recording.settle(*settle) is None):
+    if recorder is not None and after == since:
+        until = await bridge.recording.settle(*settle)
+        recorder = None if until is None else recorder
+    if recorder is None:
+        # Another bridge may not even have its exporters yet.
         return Refusal("gone", "the bridge was stopped or replaced meanwhile")
-    rows, number, more = recorder.part(after, most)
-    return Recorded(rows, number, more, recorder.lost(since))
+    rows, number, more = recorder.part(after, most, until)
+    return Recorded(rows, number, more, recorder.lost(since), until=until)
 
 
 async def end_record(name: str, dask_scheduler: Scheduler) -> None:
@@ -468,6 +473,8 @@ class Recorded:
     lost: Mapping[str, int] = field(default_factory=dict)
     #: The scheduler's time when it began to record; None if that is not the answer's subject.
     time: float | None = None
+    #: The number of the last row of all; None if that is not known.
+    until: int | None = None
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,29 @@ def test_computed_seconds_are_those_of_the_block_alone(
     assert not b.scheduler.plugins.get("dask-otel")
 
 
+@pytest.mark.options(latency=0.3)
+def test_what_comes_while_the_rows_are_read_is_not_the_blocks(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each row comes in an answer of its own.
+    monkeypatch.setattr(reporting, "_CHUNK", 1)
+
+    def theirs(client: Any) -> None:
+        time.sleep(6.0)
+        for number in range(3):
+            with dask_otel.performance_report(None, client=client) as block, span("theirs"):
+                client.submit(nap, 0.5, key=f"theirs-{number}").result()
+        other.append(block)
+
+    other: list[dask_otel.performance_report] = []
+    b.cluster.user("other", theirs)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+    eventually(lambda: other)
+    assert account(block).outcomes == {"memory": 2}
+    assert list(durations(block)) == ["performance_report"]
+
+
 @alone
 @pytest.mark.parametrize(("name", "tasks"), [("theirs", 4), ("performance_report", 0)])
 def test_work_of_others_is_context_and_never_the_headline(

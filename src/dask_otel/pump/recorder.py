@@ -80,13 +80,17 @@ class Recorder:
         rows, *_ = self.part(number, math.inf)
         return rows, self.lost(number)
 
-    def part(self, after: int, most: float) -> tuple[tuple[RecordedRow, ...], int, bool]:
-        """Return rows after one with that number, `most` bytes or one row.
+    def part(
+        self, after: int, most: float, until: int | None = None
+    ) -> tuple[tuple[RecordedRow, ...], int, bool]:
+        """Return rows after one with that number, `until` another one: `most` bytes or one row.
 
         Then the number of the last one, and whether there are more.
         """
         rows = [*self._rows.copy().items()]
-        waiting = rows[bisect_right(rows, after, key=itemgetter(0)) :]
+        first = bisect_right(rows, after, key=itemgetter(0))
+        end = None if until is None else bisect_right(rows, until, key=itemgetter(0))
+        waiting = rows[first:end]
         found = next(parts(waiting, most, lambda one: len(one[1][1])), [])
         last = found[-1][0] if found else after
         return tuple(row for _, row in found), last, len(found) < len(waiting)
