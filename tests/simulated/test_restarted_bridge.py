@@ -130,23 +130,31 @@ async def while_it_leaves(scheduler: Any) -> None:
     assert [await install({}, scheduler), await leaving] == ["started", "stopped"]
 
 
-async def after_a_report(scheduler: Any) -> None:
+async def after_a_report(scheduler: Any, order: int = 1) -> None:
     """A report, which has a bridge of its own where there is none, has waited longer."""
     leaving, client = asyncio.ensure_future(uninstall(scheduler)), next(iter(scheduler.clients))
     asked = []
-    for question in (record("x", client, scheduler), install({}, scheduler)):
+    for question in (record("x", client, scheduler), install({}, scheduler))[::order]:
         await asyncio.sleep(0)
         asked.append(asyncio.ensure_future(question))
-    assert [await leaving, await asked[1]] == ["stopped", "started"]
-    assert isinstance(await asked[0], Recorded)
+    recorded, installed = [await one for one in asked][::order]
+    assert [await leaving, installed] == ["stopped", "started"]
+    assert isinstance(recorded, Recorded)
     assert not scheduler.plugins[NAME].bridge.recording.is_temporary
     await end_record("x", scheduler)
 
 
+async def before_a_report(scheduler: Any) -> None:
+    await after_a_report(scheduler, -1)
+
+
 @pytest.mark.parametrize(
-    "replace", [by_register, by_plugin, beside_it, while_it_leaves, after_a_report]
+    "replace",
+    [by_register, by_plugin, beside_it, while_it_leaves, after_a_report, before_a_report],
 )
-def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> None:
+def test_a_plugin_that_is_replaced_without_a_word(
+    b: Bridged, replace: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """`Client.unregister_scheduler_plugin` does not notify it, and the next one comes at once."""
     before = b.bridge
     with span("job"):
@@ -154,6 +162,8 @@ def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> N
     time.sleep(1.0)
     b.cluster.do("scheduler", replace, b.scheduler)
     assert (b.bridge is before) == (replace is beside_it)
+    # Nor a warning of a registration that nobody has made.
+    assert "this registration" not in caplog.text
     assert future.result() == 3.0
     b.exported()
     expected = ["success"] if replace is beside_it else ["unknown", "success"]

@@ -83,7 +83,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             await running.close()
         if running is None:
             self._launch(scheduler)
-        elif running is not self._bridge:
+        elif running is not self._bridge and not self._is_temporary:
             _warn_of_running(running, self.overrides)
 
     def _launch(self, scheduler: Scheduler) -> None:
