@@ -483,20 +483,24 @@ def test_a_client_that_is_gone_leaves_no_bridge_behind(b: Bridged) -> None:
 
 
 @alone
+@pytest.mark.parametrize("works", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
-    b: Bridged, caplog: pytest.LogCaptureFixture, slow_exporters: Any, seconds: float
+    b: Bridged, caplog: pytest.LogCaptureFixture, slow_exporters: Any, seconds: float, works: bool
 ) -> None:
-    """Also one that has no exporters yet, and no rows."""
+    """Also one that has no exporters yet, and no rows. It has all of a span that nobody has."""
     with dask_otel.performance_report(None) as block:
+        futures = b.client.map(nap, [2.0] * works)
+        time.sleep(1.0)
         slow_exporters(seconds)
         b.begin()
-        b.client.submit(nap, 1.0).result()
+        b.client.gather([*futures, b.client.submit(nap, 1.0)])
     assert block.report is None
     assert "the bridge was stopped or replaced meanwhile" in caplog.text
     assert "AssertionError" not in caplog.text
-    b.exported()
-    assert [one.name for one in b.received.spans if one.type == "span"] == ["performance_report"]
+    (one,) = [one for one in b.exported().spans if one.type == "span"]
+    assert (one.name, one.attributes["dask.span.generation"]) == ("performance_report", 1)
+    assert [p.labels for p in b.received.points if p.metric == semconv.SPAN_DURATION.name]
 
 
 @pytest.mark.options(latency=0.3)

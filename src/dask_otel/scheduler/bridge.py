@@ -330,7 +330,8 @@ class Bridge:
         if self._plugin is not None:
             for name in HOOKS:
                 vars(self._plugin).pop(name, None)
-        self.adapter.detach(exported)
+        # What a temporary one has in memory goes with it: the next one has all of it again.
+        self.adapter.detach(exported and not self.recording.is_temporary)
 
     def _release(self) -> None:
         """Release the scheduler."""
