@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
+from math import inf
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -54,6 +55,11 @@ _GROUP: Final = (
     semconv.TASK_GROUP_SLOW_SHARE,
     semconv.TASK_GROUP_SLOW_TIME,
     semconv.TASK_GROUP_OTHERS_TIME,
+)
+#: Of a group: its results, runs that were lost, results that were made again, and their seconds.
+_RUNS: Final = (
+    *map(semconv.TASK_OUTCOME_COUNT.format, ("memory", "lost", "recomputed")),
+    _DURATION + "compute",
 )
 #: Of a root: its tasks, what others computed meanwhile, the time of the cluster's threads, and its
 #: cancelled tasks.
@@ -477,6 +483,7 @@ def _roots(
             cancelled=cancelled,
             paused=sum(_overlap(times, *pause) for pause in pauses),
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
+            shorter=_shorter(groups.get(name, ())),
             # An export interval can be longer than the time; a worker's loop is one of many.
             blocked={
                 role: min(took, seconds) if role == "scheduler" else took
@@ -487,6 +494,17 @@ def _roots(
             transfers=_grown(transfers, times),
             **_memory(found, limits),
         )
+
+
+def _shorter(groups: Iterable[Span]) -> float:
+    """Return how long runs took that were lost, or made again what was, as a share of others."""
+    runs = gone = took = whole = 0.0
+    for group in groups:
+        results, lost, again, compute = (group.number(key) or 0.0 for key in _RUNS)
+        own = results + lost + again
+        runs, gone, whole = runs + own, gone + lost + again, whole + compute
+        took += (lost + again) * compute / (own or inf)
+    return min(1.0, took * runs / (gone * whole or inf)) if gone else 1.0
 
 
 def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any]:

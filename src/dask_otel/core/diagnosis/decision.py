@@ -552,7 +552,7 @@ class _Case:
                     again += self._take(link.parts.get(part, 0.0), own)
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
-            repeated = lost * root.busy / (root.tasks + lost or 1.0)
+            repeated = lost * root.busy / (root.tasks + lost or 1.0) * root.shorter
             cost = repeated / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share

@@ -127,6 +127,9 @@ class RootFacts:
     #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
     missing: float = 0.0
+    #: The mean seconds of runs that were lost, or made again what was, as a share of those of all.
+    #: At most 1.0.
+    shorter: float = 1.0
     #: Its tasks that were cancelled.
     cancelled: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
