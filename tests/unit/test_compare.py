@@ -11,7 +11,7 @@ from unicodedata import east_asian_width
 
 import pytest
 
-from dask_otel.report.history.difference import apart, compare, difference
+from dask_otel.report.history.difference import apart, compare, difference, in_words
 from dask_otel.report.history.past import PastRun, ended, total
 from tests.unit.history_files import etl
 from tests.unit.report_files import counter, metrics, point, report_of, span, traces
@@ -211,3 +211,12 @@ def test_figures_are_below_their_headings_beside_wide_names() -> None:
     named = (one for one in lines if one.startswith(("function ", "読む ", "span ", "日本語 ")))
     ends = [sum(1 + (east_asian_width(one) in "WF") for one in line) for line in named]
     assert (len(ends), ends[0], ends[2]) == (4, ends[1], ends[3])
+
+
+@pytest.mark.parametrize(
+    ("small", "said"),
+    [([-0.2], "-200 ms other 0"), ([-0.1, -0.1], "-200 ms in the rest"), ([], None)],
+)
+def test_what_is_too_small_to_be_listed_is_one_sum(small: list[float], said: str | None) -> None:
+    changes = [("idle", 50.0), *((f"other {n}", took) for n, took in enumerate(small))]
+    assert in_words(changes) == ", ".join(filter(None, ["+50.0 s idle", said]))

@@ -100,7 +100,7 @@ def test_a_single_run_is_unusual_against_its_predecessors() -> None:
             "too few runs to tell of a lasting change: "
             f"8 succeeded, at least {FEWEST_SPLIT} are needed",
         ),
-        (FEWEST_SPLIT, "no change in 13 runs"),
+        (FEWEST_SPLIT, "no change beyond chance in 13 runs"),
     ],
 )
 def test_few_runs_are_too_few(count: int, said: str) -> None:
@@ -111,7 +111,7 @@ def test_few_runs_are_too_few(count: int, said: str) -> None:
 def test_runs_that_did_not_succeed_are_not_compared() -> None:
     runs = history(noise(), [1.0] * 25 + [9.0] * 5)
     failed = [replace(run, result="failure") for run in runs[25:]]
-    assert trend([*runs[:25], *failed]).lines() == ["no change in 25 runs"]
+    assert trend([*runs[:25], *failed]).lines() == ["no change beyond chance in 25 runs"]
     # The last run is what is asked about, even if it failed.
     assert trend(runs).regression
     assert not trend([*runs, failed[0]]).regression

@@ -85,8 +85,11 @@ def test_each_workflow_says_what_happened_to_it(found: dict[str, Any]) -> None:
         "doubled": [(figure, "more work", NEW) for figure in figures],
     }
     for name, said in (
-        *(("equal", "no change in 50 runs"), ("noisy", "no change in 50 runs")),
-        ("slowed", "; by function: +1.96 s in clean, -4 ms others"),
+        *(
+            ("equal", "no change beyond chance in 50 runs"),
+            ("noisy", "no change beyond chance in 50 runs"),
+        ),
+        ("slowed", "; by function: +1.96 s in clean, -4 ms in the rest"),
         ("doubled", "tasks: 80 before, 160 after"),
     ):
         assert said in " ".join(trends[name]["lines"])

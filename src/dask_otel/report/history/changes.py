@@ -124,7 +124,7 @@ class Trend:
         found += [one.texts() for one in self.unusual]
         if self.runs < FEWEST_SPLIT:
             found.append([f"too few runs to tell of a lasting change: {runs.format(FEWEST_SPLIT)}"])
-        return found or [[f"no change in {self.runs} runs"]]
+        return found or [[f"no change beyond chance in {self.runs} runs"]]
 
     def lines(self) -> list[str]:
         """Return it as text, each part of `texts` on one line."""

@@ -446,13 +446,13 @@ def parts_in_words(parts: Mapping[str, float], least: float = _SECONDS) -> str:
 
 
 def in_words(changes: Iterable[tuple[str, float]], least: float = _SECONDS) -> str:
-    """Return the largest changes as text, and the sum of the others."""
+    """Return the largest changes as text, and the sum of the rest."""
     ordered = sorted(changes, key=lambda item: -abs(item[1]))
     smallest = max(least, _SHARE * sum(abs(value) for _, value in ordered))
     shown = [item for item in ordered[:_MOST] if abs(item[1]) >= smallest]
-    others = sum(value for _, value in ordered[len(shown) :])
-    if abs(others) >= least:
-        shown.append(("others", others))
+    rest = ordered[len(shown) :]
+    if abs(left := sum(value for _, value in rest)) >= least:
+        shown.append(("in the rest", left) if rest[1:] else rest[0])
     return ", ".join(f"{words.signed(value)} {words.one_line(name)}" for name, value in shown)
 
 
