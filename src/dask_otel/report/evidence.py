@@ -267,8 +267,14 @@ def _spans(
         for part, took in span_path(span).items():
             entry.parts[part] += max(0.0, took - sum(one.get(part, 0.0) for one in inner))
     labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
-    metered = session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
+    everything = session.of_type("group")
+    known = {(names.get(one.text(semconv.SPAN_ID), ""), _prefix_of(one)) for one in everything}
     # Those of others with the same name are in it.
+    metered = {
+        key: took
+        for key, took in session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels).items()
+        if key[0] + _ANOTHER not in found or key[:2] in known
+    }
     own = summed({one.full_name: sum(span_activities(one).values())} for one in spans)
     all_of = summed({name: took} for (name, *_), took in metered.items())
     for (name, prefix, activity), took in metered.items():
@@ -277,7 +283,6 @@ def _spans(
             share = 1.0 if is_own else own[name] / (all_of[name] or 1.0)
             add(found[name].work.setdefault(prefix, {}), activity, took * share)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
-    everything = session.of_type("group")
     needy = grouped(
         (
             one
