@@ -13,7 +13,8 @@ from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.json_reading import logs_of
-from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.otlp.pipeline import make_batch, make_span
+from tests.unit.pumps import closes
 from tests.waiting import eventually
 
 from .clients import JaegerClient, PrometheusClient
@@ -72,12 +73,11 @@ def test_the_collector_reads_what_the_bridge_writes(
     )
     assert made is not None
     made.pump.start()
-    export = Export(made.pump)
     names = [f"{cluster}-{number}" for number in range(20)]
-    export.spans(*(make_span(name, groups=3) for name in names))
-    export.metrics(make_batch(2.5, spans=40))
+    assert all(made.pump.spans.offer(make_span(name, groups=3)) for name in names)
+    made.pump.offer_metrics(make_batch(2.5, spans=40))
     made.pump.logs.offer(event)
-    export.close(60)
+    closes(made.pump, 60)
     assert len(list(folder.glob("*-traces.jsonl"))) > 2
 
     # The Collector would take it for its own.
@@ -107,7 +107,7 @@ def test_the_collector_reads_what_the_bridge_writes(
     assert again is not None
     again.pump.start()
     again.pump.logs.offer(event)
-    Export(again.pump).close(60)
+    closes(again.pump, 60)
     collected = folder / "collected.json"
     eventually(lambda: len(logs_of([collected])) == 2)
     of_file, sent = sorted(logs_of([collected]), key=lambda one: -len(one.attributes))

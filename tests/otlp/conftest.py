@@ -12,17 +12,17 @@ import pytest
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import Outputs
 from dask_otel.core.records import Answer, Row
-from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.pump.pump import Pump
+from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, LogSettings, Settings
 from tests.environment import set_variables
-from tests.otlp.pipeline import Export
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
 PROTOCOLS = ("grpc", "http/protobuf")
 
 Build = Callable[..., Outputs]
-Begin = Callable[..., tuple[WiredPump, Export]]
+Begin = Callable[..., Pump]
 
 
 @pytest.fixture(params=PROTOCOLS)
@@ -70,14 +70,14 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Start pumps as the bridge does, with the given variables in the environment."""
-    started: list[Export] = []
+    started: list[Pump] = []
 
     def start(
         variables: Mapping[str, str],
         settings: Settings | None = None,
         scheduler: str = "Scheduler-1",
         started_ns: int = 0,
-    ) -> tuple[WiredPump, Export]:
+    ) -> Pump:
         defaults = {
             "OTEL_BSP_SCHEDULE_DELAY": "20",
             "OTEL_BLRP_SCHEDULE_DELAY": "20",
@@ -89,19 +89,21 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
         made = make_pump(settings or Settings(), scheduler, began)
         assert made is not None
         made.pump.start()
-        started.append(Export(made.pump))
-        return made, started[-1]
+        started.append(made.pump)
+        return made.pump
 
     yield start
-    for one in started:
-        one.close(0.5)
+    for pump in started:
+        pump.request_close(0.0)
     # Threads that hang in an exporter end with its timeout.
-    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+    eventually(lambda: all(pump.closed for pump in started), 90, "the pump's threads end")
+    for pump in started:
+        pump.release()
 
 
 @pytest.fixture
-def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
-    return lambda variables: begin(variables)[1]
+def export(begin: Begin) -> Callable[[dict[str, str]], Pump]:
+    return lambda variables: begin(variables)
 
 
 def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:

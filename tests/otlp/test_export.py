@@ -12,8 +12,9 @@ import pytest
 
 from dask_otel.core import identity
 from dask_otel.core.records import Answer, Event, Link
+from dask_otel.pump.pump import Pump
 from tests.otlp.conftest import Build, send
-from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.otlp.pipeline import make_batch, make_span
 from tests.otlp.records import ROOT, counter, number
 from tests.receiver import Receiver
 from tests.waiting import eventually
@@ -125,7 +126,7 @@ def test_limits_lower_ours_and_every_cut_is_counted(
 
 def test_an_outage_loses_nothing_and_is_said_once(
     server: Receiver,
-    export: Callable[[dict[str, str]], Export],
+    export: Callable[[dict[str, str]], Pump],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,15 +138,15 @@ def test_an_outage_loses_nothing_and_is_said_once(
 
     def comes(check: Callable[[], object]) -> None:
         """Wait for a check, with metrics again and again, as the bridge sends them."""
-        eventually(lambda: (running.metrics(make_batch(0.0)), check())[1])
+        eventually(lambda: (running.offer_metrics(make_batch(0.0)), check())[1])
 
     names = [f"root-{number}" for number in range(100)]
-    assert all(running.spans(*[make_span(name) for name in names]))
-    running.metrics(make_batch(1.0))
+    assert all(running.spans.offer(make_span(name)) for name in names)
+    running.offer_metrics(make_batch(1.0))
     comes(lambda: {"traces", "metrics"} == {signal for signal, _, _ in server.requests})
-    running.metrics(make_batch(2.0))
+    running.offer_metrics(make_batch(2.0))
     server.answer = None
-    running.metrics(make_batch(4.0))
+    running.offer_metrics(make_batch(4.0))
     comes(lambda: list(server.last("dask.span.execute.time").values()) == [7.0])
     comes(lambda: 100 in server.last("dask.otel.exported").values())
     found = sorted(span.span_id for span in server.spans if span.type == "span")

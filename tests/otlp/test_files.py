@@ -17,15 +17,17 @@ from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.files import run_name
 from dask_otel.core.records import Failure, Row
+from dask_otel.pump.pump import Pump
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
-from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.otlp.pipeline import make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import decode_points, decode_spans, receiver
 from tests.unit.finished import T
+from tests.unit.pumps import closes
 
-StartExport = Callable[..., Export]
+StartExport = Callable[..., Pump]
 
 REQUESTS: dict[str, Any] = {
     "traces": ExportTraceServiceRequest,
@@ -37,9 +39,9 @@ REQUESTS: dict[str, Any] = {
 def export(begin: Begin, tmp_path: Path) -> StartExport:
     """Start pumps as the bridge does, with files below the test's folder."""
 
-    def start(folder: Path = tmp_path / "files", **variables: str) -> Export:
+    def start(folder: Path = tmp_path / "files", **variables: str) -> Pump:
         settings = Settings(files=FileSettings(path=str(folder)), cluster_name="shop")
-        return begin(variables, settings, "Scheduler-0a1b2c3d4e5f", int(T * 1e9))[1]
+        return begin(variables, settings, "Scheduler-0a1b2c3d4e5f", int(T * 1e9))
 
     return start
 
@@ -102,9 +104,10 @@ def test_files_have_what_a_server_gets(export: StartExport, tmp_path: Path) -> N
         running = export(**server.environ)
         failure = Failure(T + 5, "load-1", "load", "tcp://w:1", "KeyError('ö\\n')", "Traceback …")
         failed = make_span("failed", groups=2, result="failure", failures=(failure,))
-        running.spans(make_span("one", groups=3), failed)
-        running.metrics(make_batch(spans=3))
-        running.close(30)
+        for span in (make_span("one", groups=3), failed):
+            assert running.spans.offer(span)
+        running.offer_metrics(make_batch(spans=3))
+        closes(running)
         spans = [span for one in read(tmp_path / "files", "traces") for span in decode_spans(one)]
         points = [p for one in read(tmp_path / "files", "metrics") for p in decode_points(one)]
         assert len(spans) > 6

@@ -17,6 +17,7 @@ from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json, logs_of
 from tests.receiver import Log, Receiver, decode_logs
+from tests.unit.pumps import closes
 
 # Others go on in the other processes meanwhile.
 pytestmark = pytest.mark.xdist_group("waiting")
@@ -112,12 +113,11 @@ def test_the_console_gets_lines_that_a_collector_reads(
 
 def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_path: Path) -> None:
     settings = Settings(files=FileSettings(path=str(tmp_path)))
-    made, export = begin({}, settings)
-    export.close()
+    closes(begin({}, settings))
     assert not list(tmp_path.glob("*-logs.jsonl")), "no event, no file"
-    made, export = begin({}, settings, started_ns=1)
-    made.pump.logs.offer(EVENT)
-    export.close()
+    pump = begin({}, settings, started_ns=1)
+    pump.logs.offer(EVENT)
+    closes(pump)
     (path,) = tmp_path.glob("*-logs.jsonl")
     (log,) = logs_of([path])
     assert (log.name, log.trace_id, log.span_id) == (EVENT.name, 5, 6)

@@ -16,7 +16,7 @@ from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import FileSettings, ProfileSettings, Settings, WorkerSettings
 from tests.environment import OFF, set_variables
-from tests.otlp.pipeline import Export, make_batch
+from tests.otlp.pipeline import make_batch
 from tests.receiver import port_of, refusing
 from tests.waiting import eventually
 
@@ -57,11 +57,10 @@ def test_who_has_configured_nothing_gets_a_hint(
         if x not in made.hint
     ] == []
     made.pump.start()
-    running = Export(made.pump)
 
     def is_failing() -> bool:
         # Again and again, as the bridge sends them.
-        running.metrics(make_batch())
+        made.pump.offer_metrics(make_batch())
         failing: bool = made.pump.condition()["destinations"][0]["failing"]
         return failing
 
