@@ -15,8 +15,7 @@ from dask_otel._dask import facts
 from dask_otel._dask.clients import MOST, ClientBlocks
 from dask_otel._dask.workers.samples import WorkerSamples
 from dask_otel._otel.sdk.environment import count, number
-from dask_otel.core.endpoints.address import Endpoint, oddities
-from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
+from dask_otel.core.masking import Mask
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
@@ -127,10 +126,6 @@ def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
     assert text in {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
 
 
-def test_a_port_of_thousands_of_digits_is_no_port():
-    oddities(Endpoint("h:" + "9" * 5000, "HTTP"))
-
-
 def worker(name: str, metrics: dict[str, Any]) -> Any:
     """Return what a scheduler has of a worker."""
     made: Any = WorkerState(
@@ -189,17 +184,6 @@ def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None
     }  # fmt: skip
     # What has no meaningful sum is told of those alone that have their name to themselves.
     assert found[semconv.WORKER_OCCUPANCY.name].keys() == {("alone",)}
-
-
-@pytest.mark.parametrize(
-    "value", ["x-key=hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2", "hunter2 " * 3]
-)
-def test_what_belongs_into_another_variable_is_no_address(value: str) -> None:
-    assert "hunter2" not in masked_url(value)
-
-
-def test_an_address_in_the_variable_of_headers_is_not_shown() -> None:
-    assert masked_headers("http://u:hunter2@h/?k=hunter2") == MASK
 
 
 def test_a_long_text_takes_no_time_to_mask() -> None:

@@ -88,6 +88,12 @@ def test_no_text_makes_it_raise(text: str, secrets: list[str]) -> None:
         ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "MIIEvQIBADANBg8" * 5, MASK),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a=1,b=2", f"a={MASK},b={MASK}"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "geheim", MASK),
+        # What belongs in another variable.
+        ("OTEL_EXPORTER_OTLP_HEADERS", "http://u:geheim@h/?k=geheim", MASK),
+        *(
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", value, "an address that is no URL")
+            for value in ("x-key=geheim", "-----BEGIN PRIVATE KEY-----\ngeheim", "geheim " * 3)
+        ),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/v1/traces", "http://c:4318/v1/traces"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c/0a1b2c3d4e5f6a7b8c9d/x", f"https://c/{MASK}/x"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=etl,api.key=abc", f"team=etl,api.key={MASK}"),

@@ -180,6 +180,7 @@ def test_what_is_missing_is_spelled_out(
         (GRPC, "http://collector:99999", ["no port"]),
         (GRPC, "http://collector:4318", ["usual port of HTTP"]),
         (HTTP, PLAIN, ["usual port of gRPC"]),
+        pytest.param(HTTP, "h:" + "9" * 5000, [], id="thousands of digits"),
     ],
 )
 def test_strange_addresses(protocol: Any, url: str, said: list[str]) -> None:
