@@ -300,28 +300,35 @@ def test_numbers_and_names_are_short(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_a_task_counts_once_by_its_last_outcome() -> None:
-    """A client retried four, of which one failed again; six results were computed again."""
-    report = report_of(
-        metrics(
-            counter(
-                "dask.task.finished",
-                point(23 + 6, {"dask.task.outcome": "memory"}),
-                point(4 + 1, {"dask.task.outcome": "erred"}),
-            ),
-            counter(
-                "dask.task.retried",
-                point(4, {"dask.task.retry.reason": "client"}),
-                point(6, {"dask.task.retry.reason": "recomputed"}),
-                point(2, {"dask.task.retry.reason": "error"}),
-            ),
-        )
-    )
-    assert "23 tasks done, 1 task failed" in report.text()
+def of_outcomes(**counts: float) -> dict[str, Any]:
+    points = (point(count, {"dask.task.outcome": one}) for one, count in counts.items())
+    return counter("dask.task.finished", *points)
 
 
-def test_tasks_without_a_span_are_no_proof_that_no_work_was_done() -> None:
-    done = counter("dask.task.finished", point(24, {"dask.task.outcome": "memory"}))
-    text = report_of(metrics(done)).text()
-    assert "24 tasks done" in text
-    assert "The telemetry has no span with work that has ended\n  A span is exported when" in text
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        # A client retried four, of which one failed again; six results were computed again.
+        (
+            [
+                of_outcomes(memory=23 + 6, erred=4 + 1),
+                counter(
+                    "dask.task.retried",
+                    *(
+                        point(count, {"dask.task.retry.reason": reason})
+                        for reason, count in (("client", 4), ("recomputed", 6), ("error", 2))
+                    ),
+                ),
+            ],
+            ["23 tasks done, 1 task failed"],
+        ),
+        # Tasks without a span are no proof that no work was done.
+        (
+            [of_outcomes(memory=24)],
+            ["24 tasks done", "no span with work that has ended\n  A span is exported when"],
+        ),
+    ],
+)
+def test_a_task_counts_once_by_its_last_outcome(found: list[Any], shown: list[str]) -> None:
+    text = report_of(metrics(*found)).text()
+    assert [words for words in shown if words not in text] == []
