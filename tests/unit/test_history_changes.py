@@ -19,7 +19,7 @@ def noise(seed: int = 1) -> Any:
 
 
 def test_the_rates_of_alarms() -> None:
-    found = dict(takewhile(lambda one: one[0].startswith("normal"), rates(250, 7)))
+    found = dict(takewhile(lambda one: one[0].startswith("normal"), rates(100, 7)))
     assert found["normal noise: a change in 30 equal runs"] <= 0.02
     assert found["normal noise: an unusual last run"] <= 0.03
     assert found["normal noise: +30% found within five runs"] >= 0.9

@@ -26,7 +26,7 @@ from tests.unit.history_files import etl, write
 from tests.unit.report_files import Page
 
 # One process of the tests writes the runs, and reads them.
-pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.xdist_group("history")]
+pytestmark = pytest.mark.xdist_group("history")
 
 EXAMPLES = REPOSITORY / "examples" / "history"
 
@@ -61,9 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def found(folder: Path) -> dict[str, Any]:
+    with redirect_stdout(StringIO()) as out:
         assert main(["history", str(folder), "--json"]) == 0
     found: dict[str, Any] = json.loads(out.getvalue())
     return found
