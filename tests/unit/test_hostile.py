@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache, partial
 from io import BytesIO
@@ -199,16 +200,15 @@ def _resource() -> None:
     make_sampler()
 
 
-def _headers() -> None:
-    headers("latin-1", "OTEL_EXPORTER_OTLP_HEADERS")
-
-
 @given(st.fixed_dictionaries({}, optional=ENVIRONMENT), st.integers(0, 9))
 def test_variables_are_values_in_their_limits_or_one_error_without_a_credential(
     given: dict[str, str], dice: int
 ) -> None:
     # A resource searches the installed packages each time, which is slow.
-    parts = [_environment, _exporters, _headers, *([] if dice else [_resource])]
+    parts: list[Callable[[], object]] = [
+        *(_environment, _exporters, partial(headers, "latin-1", "OTEL_EXPORTER_OTLP_HEADERS")),
+        *([] if dice else [_resource]),
+    ]
     others = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     with patch.dict(os.environ, {**others, **given}, clear=True):
         for part in parts:

@@ -17,9 +17,8 @@ from dask_otel.core.records import MetricRecord, NumberPoint
 from dask_otel.semconv import METRICS
 from tests.backends import prometheus_names
 from tests.limits import make_state
+from tests.unit.metric_states import START, S
 
-SECOND = 1_000_000_000
-START = 1_700_000_000 * SECOND
 IDS = (0xABC, 0xDEF)
 RESOURCE = {
     "service.name": "dask-scheduler",
@@ -47,7 +46,7 @@ def key(name: str, **labels: str) -> tuple[object, ...]:
 def collected(*batches: MetricBatch) -> MetricPage:
     page, state = MetricPage(RESOURCE), make_state(START)
     for number, batch in enumerate(batches, 1):
-        batch.time_ns = START + number * SECOND
+        batch.time_ns = START + number * S
         state.apply(batch)
         page.send(list(state.collect(batch.time_ns)), 60)
         state.settled(True)
@@ -146,7 +145,7 @@ def test_any_text_of_users_comes_back_as_it_was(
     state, page = make_state(START), MetricPage({})
     name = semconv.CLUSTER_TIME.name
     state.apply(MetricBatch(increments={(name, text): value for text, value in values.items()}))
-    records = list(state.collect(START + SECOND))
+    records = list(state.collect(START + S))
     page.send(records, 60)
     points = [point for record in records if record.name == name for point in record.points]
     found = {

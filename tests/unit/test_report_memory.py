@@ -242,13 +242,6 @@ def test_a_trace_alone_has_the_peaks_of_its_roots(own: dict[str, Any], peak: str
     ]
 
 
-def test_what_was_not_exported_is_absent() -> None:
-    report = report_of(traces(span(1, "etl")))
-    assert "memory" not in report.to_dict()["runs"][0]
-    assert "Memory" not in report.text(120, everything=True)
-    assert "<h2>Memory</h2>" not in report.html()
-
-
 def test_the_page_draws_it_and_hostile_names_stay_text() -> None:
     limits = [point(2000.0, WORKER, time=time) for time in TIMES]
     found = report_of(

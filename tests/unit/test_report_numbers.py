@@ -39,7 +39,11 @@ def test_the_sum_is_shown_with_its_remainder() -> None:
 
 def test_what_was_not_exported_is_absent() -> None:
     """Traces alone say nothing of the cluster; a sum without a part has no remainder."""
-    (found,) = report_of(traces(span(1))).to_dict()["runs"]
+    report = report_of(traces(span(1)))
+    (found,) = report.to_dict()["runs"]
+    assert "memory" not in found
+    assert "Memory" not in report.text(120, everything=True)
+    assert "<h2>Memory</h2>" not in report.html()
     expected = {"time": None, "tasks": {}, "workers": []}
     (entry,) = found["spans"]
     assert {key: found[key] for key in expected} == expected

@@ -119,22 +119,18 @@ def drive(state, rounds, receiver, limits):
             truth[identity_of(tags, key)] += amount
         now += step
         records = list(state.collect(now))
-        check_caps(records, limits)
+        names = set()
+        for record in records:
+            identities = {tuple(point.attributes.values()) for point in record.points}
+            assert len(identities) <= limits.max_series
+            names |= {point.attributes.get("dask.span.name", "_OTHER") for point in record.points}
+        assert len(names - {"_OTHER"}) <= limits.max_names
         receiver.receive(records, now, accepted=answer == "accepted")
         if state.settled(answer == "accepted", rejected=answer == "rejected"):
             now += S
             receiver.receive(list(state.collect(now)), now, accepted=True)
             assert not state.settled(True)
     return truth
-
-
-def check_caps(records, limits) -> None:
-    names = set()
-    for record in records:
-        identities = {tuple(point.attributes.values()) for point in record.points}
-        assert len(identities) <= limits.max_series
-        names |= {point.attributes.get("dask.span.name", "_OTHER") for point in record.points}
-    assert len(names - {"_OTHER"}) <= limits.max_names
 
 
 ROOMY = make_series_limits(retire_after_ns=900 * S)
