@@ -339,12 +339,6 @@ class Receiver:
         """Return the last value of each series of a metric."""
         return {p.labels: p.value for p in self.points if p.metric == metric}
 
-    def wait_for(
-        self, check: Callable[[Receiver], Any], timeout: float = 60.0, what: str = ""
-    ) -> Any:
-        """Return the first truthy result of a check."""
-        return eventually(lambda: check(self), timeout, what)
-
     def named(self, name: str, generation: int = 1) -> Span:
         """Wait for the only Dask span of that name and generation."""
 

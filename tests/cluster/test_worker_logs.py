@@ -79,7 +79,7 @@ def test_records_arrive_with_the_ids_of_their_task(start: Start) -> None:
         # The root logger was lowered, as nobody has configured it.
         eventually(lambda: len(logs_of(cluster.received, semconv.WORKER_LOG)) == 2)
         _, log = logs_of(cluster.received, semconv.WORKER_LOG)
-        (nightly,) = cluster.received.wait_for(lambda r: [s for s in r.spans if s.type == "span"])
+        nightly = cluster.received.named("nightly")
         assert ((log.trace_id, log.span_id), (log.body, log.severity)) == (
             (nightly.trace_id, nightly.span_id),
             ("wrong row", semconv.ERROR),

@@ -47,11 +47,6 @@ def test_the_planted_cause_comes_first(case: Case, tmp_path: Path) -> None:
     assert not faults
 
 
-def test_each_case_is_planted_once() -> None:
-    assert WRONG.keys() <= CASES.keys() | UNSEEN.keys()
-    assert not CASES.keys() & UNSEEN.keys()
-
-
 def said(kind: str, title: str = "", then: str = "", seconds: float = 1.0) -> Diagnosis:
     return Diagnosis(kind, "train", seconds, title, "", then)
 

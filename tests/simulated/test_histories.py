@@ -617,8 +617,8 @@ def test_a_program_that_exits_ends_its_simulation(error: type[BaseException]) ->
 
 def test_waits_that_end_early_leave_no_timers() -> None:
     def program(cluster: Cluster) -> int:
-        for _ in range(300):
+        for _ in range(180):
             cluster.client.submit(time.sleep, 0.01, pure=False).result(timeout=3600)
         return len(cluster.loop._scheduled)
 
-    assert simulate(program) < 250
+    assert simulate(program) < 150

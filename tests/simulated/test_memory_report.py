@@ -70,9 +70,12 @@ def planted(folder: Path, size: int = 1000) -> tuple[dict[str, Kept], list[tuple
     return held, lives
 
 
-def test_planted_holders(tmp_path: Path) -> None:
-    held, lives = planted(tmp_path)
-    report = read_report(tmp_path)
+def test_planted_holders_and_what_changes_from_run_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a"
+    held, lives = planted(folder)
+    report = read_report(folder)
     (found,) = report.to_dict()["runs"]
     memory, load, join = found["memory"], held["load"], held["join"]
     # When a result comes and goes, the scheduler knows some milliseconds later.
@@ -122,25 +125,19 @@ def test_planted_holders(tmp_path: Path) -> None:
     )
     assert "Memory\n" not in report.text(120)
     # At this price, a byte for a second costs 1: of workers by their limits, of spans by results.
-    bill = read_report(tmp_path, price=0.0, price_memory=3600.0 * 2**30).to_dict()["runs"][0]
+    bill = read_report(folder, price=0.0, price_memory=3600.0 * 2**30).to_dict()["runs"][0]
     (root,), capacity = bill["cost"]["roots"], bill["cost"]["capacity"]
     # A worker comes and goes between two exports.
     most = 2.0 * sum(limit for limit, _ in lives)
     assert capacity == pytest.approx(sum(limit * took for limit, took in lives), abs=most)
     assert root["cost"] == pytest.approx(load.byte_seconds + join.byte_seconds, rel=1e-3)
     assert capacity == pytest.approx(root["cost"] + bill["cost"]["of_no_span"])
-
-
-def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, size in (("a", 1000), ("b", 3000)):
-        (tmp_path / name).mkdir()
-        planted(tmp_path / name, size)
-    before, after = (read_report(tmp_path / name) for name in "ab")
-    comparison = after.compared_with(before).comparison
-    assert comparison is not None
-    (found,) = comparison.names
     # Each of five results is 2,000 bytes larger, for ten seconds.
-    changes = [line for line in found.beside if line.startswith("memory")]
+    planted(tmp_path / "b", 3000)
+    comparison = read_report(tmp_path / "b").compared_with(report).comparison
+    assert comparison is not None
+    (changed,) = comparison.names
+    changes = [line for line in changed.beside if line.startswith("memory")]
     assert changes == [
         "memory peak: 6.8 KiB before, 16.6 KiB after",
         "memory-time: 137 KiB·s before, 234 KiB·s after",
