@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from dask import annotate
-from distributed import Reschedule, secede, span, wait
+from distributed import secede, span, wait
+from lab.programs import flaky, moved
 
 import dask_otel
 from dask_otel._dask import graphs as recording
@@ -20,8 +21,6 @@ from tests.simulated.bridged import Bridged
 from tests.simulated.graphs import decoded
 from tests.simulated.observed import LIMITS, Simulated
 from tests.simulated.tasks import fail, nap
-
-RUNS: dict[str, int] = {}
 
 
 def by_key(o: Simulated) -> tuple[dict[str, Any], dict[Any, list[dict[str, Any]]]]:
@@ -35,15 +34,6 @@ def by_key(o: Simulated) -> tuple[dict[str, Any], dict[Any, list[dict[str, Any]]
         run["before"] = {keys[one] for one in run["before"]}
         runs.setdefault(keys[run["task"]], []).append(run)
     return line, runs
-
-
-def once(how: str) -> str:
-    """Fail or reschedule in the first run."""
-    time.sleep(0.5)
-    RUNS[how] = RUNS.get(how, 0) + 1
-    if RUNS[how] == 1:
-        raise Reschedule if how == "r" else ValueError
-    return how
 
 
 def leave(seconds: float) -> None:
@@ -85,11 +75,12 @@ def test_times_dependencies_spans_and_submissions(o: Simulated) -> None:
 
 @pytest.mark.options(workers=2, threads=1)
 def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
-    RUNS.clear()
     o.cluster.kill(o.cluster.add_worker("before", threads=1).name)
     time.sleep(1.0)
     with span("ends"):
-        futures = [o.client.submit(once, how, key=f"once-{how}", retries=1) for how in "fr"]
+        futures = [
+            o.client.submit(how, 0.5, key=f"{how.__name__}-1", retries=1) for how in (flaky, moved)
+        ]
         wait([*futures, o.client.submit(fail, 0.5, key="fail-1")])
         o.cluster.add_worker("w2", threads=1)
         lost = o.client.submit(nap, 2.0, key="lost-1", workers=["w2"], allow_other_workers=True)
@@ -102,9 +93,9 @@ def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
     line, runs = by_key(o)
     outcomes = {key: "".join(one["outcome"] for one in found) for key, found in runs.items()}
     assert outcomes == {
-        "once-f": "fm", "once-r": "rm", "fail-1": "e", "lost-1": "lm", "gone-1": "c",
+        "flaky-1": "fm", "moved-1": "rm", "fail-1": "e", "lost-1": "lm", "gone-1": "c",
     }  # fmt: skip
-    assert [one["seconds"] for one in (*runs["once-f"], *runs["fail-1"])] == [0.5, 0.5, 0.5]
+    assert [one["seconds"] for one in (*runs["flaky-1"], *runs["fail-1"])] == [0.5, 0.5, 0.5]
     assert {one["task"] for one in runs["lost-1"]} == {runs["lost-1"][0]["task"]}
     names = [line["workers"][one["worker"]]["name"] for one in runs["lost-1"]]
     assert names[0] == "w2" != names[1]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import gc
 import operator
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import dask
 import pytest
-from distributed import Reschedule, get_worker, span, wait
+from distributed import span, wait
 from distributed.scheduler import TaskGroup, TaskState, WorkerState
 from distributed.spans import Span
+from lab.programs import flaky, moved
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
@@ -42,16 +44,6 @@ def boom(x: int, delay: float = 0.0, deep: int = 600) -> None:
 
 def deeper(x: int, delay: float, deep: int) -> None:
     boom(x, delay, deep - 2)
-
-
-def first(error: type[Exception], delay: float = 0.0) -> int:
-    """Fail the first time, then not."""
-    time.sleep(delay)
-    loop = get_worker().loop
-    if not hasattr(loop, "failed"):
-        loop.failed = True
-        raise error("not yet")
-    return 1
 
 
 # ------------------------------------------------------------------------ how spans nest
@@ -137,45 +129,45 @@ def test_a_task_that_its_worker_cannot_start_failed_there(o: Simulated) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("error", "reason", "counts"),
-    [(OSError, "error", "retried=1"), (Reschedule, "rescheduled", "rescheduled=1")],
+    ("run", "reason", "counts"),
+    [(flaky, "error", "retried=1"), (moved, "rescheduled", "rescheduled=1")],
 )
 def test_a_task_that_runs_again_by_itself_starts_with_its_first_run(
-    o: Simulated, error: type[Exception], reason: str, counts: str
+    o: Simulated, run: Callable[..., float], reason: str, counts: str
 ) -> None:
     """A retry that heals it leaves no error; a task that asked to move leaves no event."""
     with span("again"):
-        future = o.client.submit(first, error, 1.5, retries=2)
-    assert future.result() == 1
+        future = o.client.submit(run, 1.5, retries=2)
+    assert future.result() == 1.5
     o.assert_tree(f"again success 3.000 tasks=1 memory=1 {counts}")
-    assert o.counted(RETRIED) == {(("again",), "first", reason): 1}
+    assert o.counted(RETRIED) == {(("again",), run.__name__, reason): 1}
     again = o.named("again")
     incidents = [
         (one.attributes["dask.task.retry.reason"], one.failure.text) for one in again.incidents
     ]
-    assert incidents == ([("error", "OSError('not yet')")] if error is OSError else [])
+    assert incidents == ([("error", "ValueError()")] if run is flaky else [])
     # What failed was no waiting. Dask sends no times of a run that moves: heartbeats list it.
     (group,) = again.groups
     times = again.first_start, group.start, group.stop
     assert times == pytest.approx((again.start, again.start, again.start + 3.0), abs=CLOSE)
     # "cancelled" is Dask's word for the time of a run that gave no result.
-    lost = "failed" if error is OSError else "cancelled"
+    lost = "failed" if run is flaky else "cancelled"
     assert again.activities[lost] == pytest.approx(1.5, abs=CLOSE)
 
 
 def test_client_retry_after_the_export_is_a_continuation(o: Simulated) -> None:
     with span("failed"):
-        future = o.client.submit(first, OSError, 0.1)
+        future = o.client.submit(flaky, 0.1)
         dependent = o.client.submit(inc, future)
     wait(dependent)
     o.quiet()
     o.client.retry([dependent])
-    assert dependent.result() == 2
+    assert dependent.result() == 1.1
     o.assert_tree("""
         failed failure 0.100 tasks=2 erred=1
           failed#2 success 0.100 tasks=2 memory=2 retried=1
     """)
-    assert o.counted(RETRIED) == {(("failed",), "first", "client"): 1}
+    assert o.counted(RETRIED) == {(("failed",), "flaky", "client"): 1}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import get_worker, span, wait
+from distributed import span, wait
 from distributed.metrics import context_meter
+from lab.programs import flaky
 
 from dask_otel import semconv
 from dask_otel.core.context import CARRIER_KEY
@@ -30,13 +31,6 @@ def meter(x: int) -> int:
     context_meter.digest_metric("idle", 0.01, "seconds")
     burn(0.02)
     return x
-
-
-def fail_once(marker: str) -> None:
-    loop = get_worker().loop
-    if not hasattr(loop, marker):
-        setattr(loop, marker, True)
-        raise ValueError(marker)
 
 
 def twice(number: int) -> int:
@@ -85,8 +79,8 @@ def everything(b: Bridged) -> None:
     with span("work") as late_id:
         wait(client.map(meter, range(8), pure=False))
         wait(client.map(time.sleep, [0.15] * 4, key="slow", pure=False))
-        client.submit(fail_once, "failed", retries=2).result()
-        wait(client.submit(fail_once, "for good"))
+        client.submit(flaky, 0.0, retries=2).result()
+        wait(client.submit(flaky, 0.0, "for good"))
         parts = [client.submit(bytes, 100_000 + i, workers=[f"w{i % 2}"]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
     with span("first"):
@@ -154,7 +148,7 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(tmp_path: Path) -> 
     by_prefix = {dict(labels)["dask.task.prefix"]: value for labels, value in durations.items()}
     meters, slow = by_prefix["meter"], by_prefix["slow"]
     # One failed, and succeeded then; one failed for good.
-    assert (meters["count"], slow["count"], by_prefix["fail_once"]["count"]) == (8, 4, 3)
+    assert (meters["count"], slow["count"], by_prefix["flaky"]["count"]) == (8, 4, 3)
     assert (meters["sum"], slow["sum"]) == pytest.approx((8 * 0.02, 4 * 0.15), abs=1e-6)
     assert slow["buckets"][0] == 0  # none below 0.1 s
     assert slow["bounds"] == list(semconv.DURATION_BOUNDS)

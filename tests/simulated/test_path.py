@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import dask
 import distributed
 import pytest
-from distributed import Reschedule, as_completed, wait, worker_client
+from distributed import as_completed, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
-from lab.programs import Counter
+from lab.programs import Counter, flaky, moved
 from packaging.version import Version
 
 from dask_otel import span
@@ -28,17 +28,7 @@ from tests.simulated.tasks import apart, nap
 #: Floats, added up.
 STEP = 5e-6
 
-RUNS: dict[str, int] = {}
-
 History: TypeAlias = Callable[[Simulated], Any]
-
-
-def fails_once(seconds: float, how: type[Exception]) -> None:
-    """Fail in the first run; workers are threads of this process."""
-    time.sleep(seconds)
-    RUNS[how.__name__] = RUNS.get(how.__name__, 0) + 1
-    if RUNS[how.__name__] == 1:
-        raise how
 
 
 def fails(seconds: float) -> None:
@@ -125,7 +115,7 @@ def actor(o: Simulated) -> None:
 def retried_behind_others(o: Simulated) -> None:
     """Its first run waits on its worker, too, where all threads are taken."""
     others = o.client.map(nap, [0.3] * 2, pure=False, workers=["w0"])
-    o.client.submit(fails_once, 0.2, KeyError, retries=2, key="behind", workers=["w0"]).result()
+    o.client.submit(flaky, 0.2, retries=2, key="behind", workers=["w0"]).result()
     del others
 
 
@@ -261,7 +251,7 @@ def adaptive(o: Simulated) -> None:
     """Only its run is repeated, not what it waited for before that."""
     for name in ("w0", "w1"):
         o.cluster.leave(name)
-    task = o.client.submit(fails_once, 0.2, ValueError, retries=2, key="adaptive")
+    task = o.client.submit(flaky, 0.2, retries=2, key="adaptive")
     time.sleep(1.0)
     o.cluster.adapt(minimum=0, maximum=1)
     wait(task)
@@ -354,14 +344,14 @@ HISTORIES: dict[str, tuple[History, dict[str, float]]] = {
     "actor": (actor, {"client": 0.5}),
     "pinned": (mapped(nap, [0.1] * 20, workers=["w0"]), {"uneven": 0.9, "compute": 0.1}),
     "retried": (
-        mapped(fails_once, [0.5], how=ValueError, retries=2),
+        mapped(flaky, [0.5], retries=2),
         {"repeated": 0.5, "compute": 0.5},
     ),
     "retried_behind_others": (
         retried_behind_others,
         {"uneven": 0.3, "repeated": 0.2, "compute": 0.2},
     ),
-    "rescheduled": (mapped(fails_once, [0.5], how=Reschedule), {"repeated": 0.5, "compute": 0.5}),
+    "rescheduled": (mapped(moved, [0.5]), {"repeated": 0.5, "compute": 0.5}),
     "seceded": (mapped(apart, [0.5] * 8), {"inner": 0.5}),
     "slow_client": (slow_client, {"client": 1.0, "compute": 0.1}),
     "cancelled": (cancelled, {"compute": 1.09}),
@@ -441,7 +431,6 @@ def options_of(name: str) -> pytest.MarkDecorator:
 @pytest.mark.filterwarnings("ignore:Dask annotations")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=options_of(name)) for name in HISTORIES])
 def test_a_history_with_a_known_answer(o: Simulated, name: str) -> None:
-    RUNS.clear()
     history, parts = HISTORIES[name]
     with span(name):
         history(o)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from distributed import Client, span, wait
 from distributed.metrics import context_meter
+from lab.programs import flaky
 
 import dask_otel
 from dask_otel import SpanMetrics
@@ -179,20 +180,9 @@ def test_asynchronous_clients_get_an_awaitable(b: Bridged) -> None:
     assert metrics.name == ("awaited",)
 
 
-def fails_at_first(tries: list[int]) -> None:
-    time.sleep(0.5)
-    tries.append(0)
-    if len(tries) == 1:
-        raise ValueError
-
-
-TRIES: list[int] = []
-
-
 def test_runs_that_failed_did_not_ask_for_another(b: Bridged) -> None:
-    TRIES.clear()
     with span("flaky") as root:
-        b.client.submit(lambda: fails_at_first(TRIES), retries=1, key="flaky").result()
+        b.client.submit(flaky, 0.5, retries=1).result()
     first, *_ = dask_otel.span_metrics(b.client, root).diagnosis
     assert first["title"].endswith("to runs that were repeated: they failed")
     assert first["evidence"] == "1 run failed."

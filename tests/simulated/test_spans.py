@@ -7,7 +7,8 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Reschedule, get_worker, span, wait
+from distributed import get_worker, span, wait
+from lab.programs import flaky, moved
 
 from dask_otel import span as own_span
 from dask_otel.core import identity
@@ -175,16 +176,6 @@ def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
     return start, time.time(), run_id, str(worker.name)
 
 
-def fail_first(how: type[Exception]) -> int:
-    """Fail in the first run."""
-    loop = get_worker().loop
-    runs = loop.__dict__.setdefault(how.__name__, [])
-    runs.append(how)
-    if len(runs) == 1:
-        raise how
-    return len(runs)
-
-
 def check(found: TaskRun, key: Any, saw: tuple[float, float, int, str]) -> None:
     start, stop, run, worker = saw
     assert (found.key, found.number, found.worker) == (key, run, worker)
@@ -198,16 +189,15 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Simulate
     with span("work"):
         futures = o.client.map(timed, range(len(lengths)), lengths)
         bad = o.client.submit(fail, 0.2, key="bad")
-        again = o.client.submit(fail_first, ZeroDivisionError, retries=2)
-        moved = o.client.submit(fail_first, Reschedule)
-        wait([*futures, bad, again, moved])
+        again = [o.client.submit(how, 0.0, retries=2) for how in (flaky, moved)]
+        wait([*futures, bad, *again])
         saw = o.client.gather(futures)
         keys = [future.key for future in futures]
     o.quiet()
     finished = o.named("work")
     failed, *others = finished.tasks
-    # Of the two that ran again the last run alone is known, in groups of their own.
-    assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+    # Of the two that ran again the last run alone is known.
+    assert [task.run.attempt for task in others if task.prefix in ("flaky", "moved")] == [2, 2]
     first, second = [task.run for task in others if task.prefix == "timed"]
     check(first, keys[4], saw[4])
     check(second, keys[1], saw[1])

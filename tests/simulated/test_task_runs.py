@@ -8,25 +8,17 @@ from typing import Any
 
 import pytest
 from distributed import wait
+from lab.programs import fail, flaky
 
 from dask_otel import span
 from dask_otel.core.records import FinishedTask
 from dask_otel.core.traces.translate import translate
 from tests.simulated.observed import QUICK, Simulated
 
-RUNS: dict[str, int] = {}
-
 
 def nap(seconds: float, *after: Any) -> bytes:
     time.sleep(seconds)
     return b"x" * 1000
-
-
-def fails(seconds: float, times: int) -> None:
-    time.sleep(seconds)
-    RUNS["fails"] = RUNS.get("fails", 0) + 1
-    if RUNS["fails"] <= times:
-        raise ValueError
 
 
 def found(o: Simulated) -> dict[Any, FinishedTask]:
@@ -59,9 +51,8 @@ def test_a_failure_that_a_client_has_retried_is_exported_as_a_failure_or_not_at_
     o: Simulated,
 ) -> None:
     """Another run ended after it, so it stays on the path."""
-    RUNS.clear()
     with span("forgiven"):
-        bad = o.client.submit(fails, 0.5, 1, key="fails")
+        bad = o.client.submit(flaky, 0.5, key="fails")
         wait(bad)
         wait(o.client.submit(nap, 0.2, key="between"))
         bad.retry()
@@ -77,11 +68,10 @@ def test_a_failure_that_a_client_has_retried_is_exported_as_a_failure_or_not_at_
 @pytest.mark.options(limits=QUICK, workers=0)
 def test_a_run_of_an_earlier_generation_does_not_number_later_ones(o: Simulated) -> None:
     """Of a failure that is retried, and of a result that is computed again."""
-    RUNS.clear()
     for name in ("gone", "stays"):
         o.cluster.add_worker(name, 1)
     with span("again"):
-        bad = o.client.submit(fails, 0.5, 9, key="fails", workers=["stays"])
+        bad = o.client.submit(fail, 0.5, key="fails", workers=["stays"])
         lost = o.client.submit(nap, 0.5, key="lost", workers=["gone"], allow_other_workers=True)
         wait([bad, lost])
     for _ in range(2):
