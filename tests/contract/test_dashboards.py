@@ -180,6 +180,15 @@ def test_the_first_screen_answers_what_matters_and_few_panels_are_open() -> None
     assert len(shown) <= 24
 
 
+@pytest.mark.parametrize("page", ["overview", "span"])
+def test_who_holds_the_memory_has_a_closed_row(page: str) -> None:
+    rows = {one["title"]: one for one in PAGES[page]["panels"] if one["type"] == "row"}
+    shown = rows["Who holds the memory?"]
+    expressions = [one["expr"] for panel in shown["panels"] for one in panel["targets"]]
+    assert shown["collapsed"]
+    assert any("dask_span_memory_usage_bytes" in one for one in expressions)
+
+
 def test_each_part_of_the_time_has_a_limit_an_advice_and_a_runbook() -> None:
     panel = PANELS["overview: Where did the thread-time go?"]
     runbooks = {link["title"].partition("Runbook ")[2] for link in panel["links"]}

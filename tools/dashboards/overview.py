@@ -485,25 +485,6 @@ _LOSSES: list[Line] = [
     ),
     line(
         graph(
-            "Which workflows have results in memory?",
-            "Size of the results that are in the workers' memory or spilled, each once, by "
-            "workflow: also those that a client keeps after the end.",
-            (f"sum by ({BY_ROOT}) ({HELD})", "{{dask_span_root_name}}"),
-            unit="bytes",
-            stacked=True,
-            empty="no result was in memory in the shown time",
-        ),
-        bars(
-            "Which functions' results take the most of it?",
-            "Size by time, in gigabytes times hours, by workflow and function.",
-            (f"topk(10, {grown(HELD_TIME, BY_FUNCTION)} > 0) / 3.6e12", FUNCTION),
-            unit="suffix: GB h",
-            empty="no result was in memory in the shown time",
-        ).runbook("DaskResultsKept"),
-        height=9,
-    ),
-    line(
-        graph(
             "Would more memory help? (cache hits)",
             "Bytes that tasks took from memory, and bytes that had to come back from disk. With "
             "few from disk, more memory gains nothing, and less would hurt.",
@@ -532,6 +513,27 @@ _LOSSES: list[Line] = [
         ).runbook("DaskWorkWasted"),
     ),
 ]
+
+
+_MEMORY = line(
+    graph(
+        "Which workflows have results in memory?",
+        "Size of the results that are in the workers' memory or spilled, each once, by "
+        "workflow: also those that a client keeps after the end.",
+        (f"sum by ({BY_ROOT}) ({HELD})", "{{dask_span_root_name}}"),
+        unit="bytes",
+        stacked=True,
+        empty="no result was in memory in the shown time",
+    ),
+    bars(
+        "Which functions' results take the most of it?",
+        "Size by time, in gigabytes times hours, by workflow and function.",
+        (f"topk(10, {grown(HELD_TIME, BY_FUNCTION)} > 0) / 3.6e12", FUNCTION),
+        unit="suffix: GB h",
+        empty="no result was in memory in the shown time",
+    ).runbook("DaskResultsKept"),
+    height=9,
+)
 
 
 def _work() -> Line:
@@ -606,6 +608,7 @@ PAGE: Any = page(
         Details("What does it cost, in money?", tuple(money.LINES)),
         Details("What work was done?", (_work(),)),
         Details("How much am I losing, and to what?", tuple(_LOSSES)),
+        Details("Who holds the memory?", (_MEMORY,)),
         Details("Did it get better?", (_SCALE,)),
     ],
 )

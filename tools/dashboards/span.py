@@ -9,6 +9,7 @@ from .limits import limit
 from .meanings import BAD, NEUTRAL
 from .parts import (
     Column,
+    Details,
     Line,
     Panel,
     bars,
@@ -376,22 +377,6 @@ _RUNS: list[Line] = [
     ),
     line(
         graph(
-            "How large are its results in memory?",
-            "Size of the results that are in the workers' memory or spilled, each once, by "
-            "function. What stays after the end is kept by a client.",
-            (
-                f"sum by (dask_task_prefix) ({selector('dask_span_memory_usage_bytes', PREFIX)})",
-                "{{dask_task_prefix}}",
-            ),
-            unit="bytes",
-            stacked=True,
-            width=24,
-            empty="no result was in memory in the shown time",
-        ),
-        height=9,
-    ),
-    line(
-        graph(
             "How long is one task?",
             "90th percentile of the computing time of the chosen spans' functions, over all "
             "spans of the cluster that have them. Below 0.1 s Dask's overhead begins to show; "
@@ -413,9 +398,34 @@ _RUNS: list[Line] = [
 ]
 
 
+_MEMORY = line(
+    graph(
+        "How large are its results in memory?",
+        "Size of the results that are in the workers' memory or spilled, each once, by "
+        "function. What stays after the end is kept by a client.",
+        (
+            f"sum by (dask_task_prefix) ({selector('dask_span_memory_usage_bytes', PREFIX)})",
+            "{{dask_task_prefix}}",
+        ),
+        unit="bytes",
+        stacked=True,
+        width=24,
+        empty="no result was in memory in the shown time",
+    ),
+    height=9,
+)
+
+
 PAGE: Any = page(
     "Dask / Span",
     "One workflow (root span): its parts, its runs, and its changes",
     ["cluster", "root", "span", "prefix", "before"],
-    [*_PARTS, "Its runs", *_RUNS, "What has changed?", *_changes()],
+    [
+        *_PARTS,
+        "Its runs",
+        *_RUNS,
+        "What has changed?",
+        *_changes(),
+        Details("Who holds the memory?", (_MEMORY,)),
+    ],
 )
