@@ -128,7 +128,7 @@ def _no_threads_left() -> Iterator[None]:
         return True
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
-    eventually(none_left, 240, "threads of ours end")
+    eventually(none_left, what="threads of ours end")
 
 
 @pytest.fixture

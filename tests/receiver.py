@@ -351,7 +351,7 @@ class Receiver:
                 and s.attributes["dask.span.generation"] == generation
             ]
 
-        (only,) = eventually(found, 60.0, f"export of {name}")
+        (only,) = eventually(found, what=f"export of {name}")
         return only
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
-START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 40
 
@@ -93,7 +92,7 @@ class Server:
                 stderr=log,
             )
         try:
-            eventually(self._is_ready, START_SECONDS, f"{self.name} is not ready")
+            eventually(self._is_ready, what=f"{self.name} is not ready")
         except BaseException as error:
             self.stop()
             if isinstance(error, AssertionError):

@@ -83,7 +83,7 @@ def test_metrics_survive_an_outage_of_prometheus_and_a_restart(start: Start) -> 
         newest_is_there = series is not None and series.value == count - 1
         return newest_is_there and _queued(collector, "otlp_http/prometheus") == 0
 
-    eventually(settled, timeout=60)
+    eventually(settled)
     (series,) = client.query("dask_span_execute_time_seconds_total[10m]")
     assert len(series.points) == count
 

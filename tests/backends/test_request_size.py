@@ -65,7 +65,7 @@ def _check(sink: Running, sent: set[str]) -> None:
         return {*re.findall(r'"spanId":"(\w+)"', text)} == sent
 
     for path in sink.files:
-        eventually(lambda path=path: arrived(path), 150, "all spans are there")
+        eventually(lambda path=path: arrived(path), what="all spans are there")
 
 
 def _requests(path: Path) -> int:

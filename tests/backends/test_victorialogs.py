@@ -85,7 +85,7 @@ def logged(
     records = logs_of((folder / "files").glob("*-logs.jsonl"))
     run = Logged(name, started, records)
     rows = VictoriaLogsClient(victorialogs.url).rows
-    eventually(lambda: len(rows(run.everything, started)) >= len(records), 60, "all")
+    eventually(lambda: len(rows(run.everything, started)) >= len(records), what="all")
     return run
 
 

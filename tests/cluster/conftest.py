@@ -69,14 +69,14 @@ class Bridged:
         """Whether its exporters have been made."""
         return self.bridge.wired is not None
 
-    def exported(self, timeout: float = 60.0) -> Receiver:
+    def exported(self) -> Receiver:
         """Wait until all that Dask knows has been exported, and check it against Dask."""
 
         def check() -> bool:
             settled = is_settled(self.received, self.client)
             return settled and not self.bridge.adapter.lifecycle.open
 
-        eventually(check, timeout, "everything is exported")
+        eventually(check, what="everything is exported")
         outside = uncovered(self.received.spans)
         assert not outside, outside
         return self.received

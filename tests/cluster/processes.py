@@ -100,7 +100,7 @@ class SchedulerProcess(Process):
                 proof.prove(received, client.run_on_scheduler(proof.truth))
                 return True
 
-            eventually(proven, 60, "all that the scheduler knows was exported")
+            eventually(proven, what="all that the scheduler knows was exported")
 
 
 def _address(process: Process) -> str | None:
@@ -129,7 +129,7 @@ class Cluster:
             env=env or {}, within=within, forked=self.forked,
         )  # fmt: skip
         self.processes.append(scheduler)
-        address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")
+        address = eventually(lambda: _address(scheduler), what="the scheduler's address")
         self.address = scheduler.address = address
         return scheduler
 

@@ -80,7 +80,7 @@ def test_a_plain_client_gets_traces_and_counters(
                 trapped = client.submit(tasks.be_trapped, str(trap), pure=False)
                 assert "unpickled" in str(trapped.exception())
             client.log_event(TOPIC, {"client": client.id, "blocks": [["entered", "a"]]})
-            eventually(lambda: is_settled(received, client), 60, "everything is exported")
+            eventually(lambda: is_settled(received, client), what="everything is exported")
             assert_well(capsys, dask, received, secret="geheim")
             truth = client.run_on_scheduler(described_spans)
             # Dask itself listens for messages and on its page.

@@ -52,7 +52,7 @@ def assert_well(
         assert all(None not in clock for clock in clocks), clocks
         return document
 
-    document = eventually(examined, 60, "all is well")
+    document = eventually(examined, what="all is well")
     levels = {check: finding["level"] for check, finding in by_check(document).items()}
     assert (levels.pop("fusion"), levels.pop("workers.package")) == ("note", "note")
     assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}

@@ -65,7 +65,7 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
             def found() -> list[Log]:
                 return [log for log in received.logs if log.name == name][number:]
 
-            return eventually(found, 240, name)[0]
+            return eventually(found, what=name)[0]
 
         with monkeypatch.context() as patch:
             # The nanny says it as soon as it is asked.

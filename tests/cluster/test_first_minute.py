@@ -133,7 +133,7 @@ def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> No
                 r"Scheduler at: +(\S+)(?s:.*)distributed\.dask_otel - \w+ - (.*)$", text, re.M
             )
 
-        address, said = eventually(started, 60, "the bridge says that it runs").groups()
+        address, said = eventually(started, what="the bridge says that it runs").groups()
         assert said == (
             "dask-otel exports this scheduler's spans and metrics: "
             "http://collector:4318 (OTLP over HTTP)"

@@ -41,7 +41,7 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
             with span("model"):
                 x = da.random.random((400, 400), chunks=(100, 100))
                 assert (x @ x.T).sum().compute() > 0
-        received = bridged.exported(60)
+        received = bridged.exported()
         root = bridged.received.named("analysis")
         assert tree([s for s in received.spans if s.trace_id == root.trace_id]) == (
             "analysis success\n  load success\n  shuffle success\n  model success"

@@ -61,10 +61,10 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
         with Client(dask.address) as client:
             with span("ended") as ids["ended"]:
                 assert client.submit(sum, [1, 2]).result() == 3
-            eventually(lambda: rows(path, is_open=False) >= 2, 120, "a span and its group")
+            eventually(lambda: rows(path, is_open=False) >= 2, what="a span and its group")
             with span("outer") as ids["outer"], span("inner") as ids["inner"]:
                 kept = client.submit(time.sleep, 600)
-            eventually(lambda: rows(path, is_open=True) == 2, 120, "notes of all that is open")
+            eventually(lambda: rows(path, is_open=True) == 2, what="notes of all that is open")
             killed_after = time.time_ns()
             scheduler.kill()
             worker.kill()
@@ -73,7 +73,7 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
 
         # And the next one has a collector.
         scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ})
-        eventually(lambda: len(received.spans) >= left + 2, 120, "all of them")
+        eventually(lambda: len(received.spans) >= left + 2, what="all of them")
         assert scheduler.terminate() == 0
         assert f"spans of earlier runs: {left + 2}, open" in scheduler.output
         assert "open at their end: 2)" in scheduler.output

@@ -17,7 +17,7 @@ from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, LogSettings, Settings
 from tests.environment import set_variables
 from tests.receiver import Receiver, receiver
-from tests.waiting import eventually
+from tests.unit.pumps import closes
 
 PROTOCOLS = ("grpc", "http/protobuf")
 
@@ -94,11 +94,8 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
 
     yield start
     for pump in started:
-        pump.request_close(0.0)
-    # Threads that hang in an exporter end with its timeout.
-    eventually(lambda: all(pump.closed for pump in started), 90, "the pump's threads end")
-    for pump in started:
-        pump.release()
+        # A thread that hangs in an exporter ends with its timeout.
+        closes(pump, 0.5)
 
 
 @pytest.fixture

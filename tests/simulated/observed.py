@@ -446,7 +446,7 @@ class Simulated:
     def quiet(self) -> None:
         """Wait until every span has been exported; nothing of ours may be left then."""
         lifecycle = self.adapter.lifecycle
-        eventually(lambda: not lifecycle.open, 60, f"export of {lifecycle.open}")
+        eventually(lambda: not lifecycle.open, what=f"export of {lifecycle.open}")
         self.observer.take()
         self.check()
 

@@ -170,7 +170,7 @@ def closes(pump: Pump, seconds: float = 30) -> None:
     """Close a pump, as the bridge does at its end, and wait for all its threads."""
     pump.request_close(seconds)
     pump.start()
-    eventually(lambda: pump.closed, 30 + seconds, "the threads end")
+    eventually(lambda: pump.closed, what="the threads end")
     pump.release()
 
 
