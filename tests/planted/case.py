@@ -21,7 +21,7 @@ Program = Callable[[Any, Any], Any]
 
 #: What a diagnosis of another kind must not say either, where its kind would be wrong.
 ADVICE: Mapping[str, Sequence[str]] = {
-    "threads": ("twice the threads", "use more threads", "start more workers"),
+    "threads": ("doubling the threads", "use more threads", "start more workers"),
     "lost": ("oom killer", "died"),
     "uneven": ("work stealing",),
     "restricted": ("loosen",),

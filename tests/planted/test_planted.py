@@ -66,7 +66,7 @@ HELD, SPILL = said("held", "bob waited for alice"), said("spill")
         [SPILL, HELD],
         [said("held", "bob waited"), SPILL],
         [HELD, SPILL, said("threads")],
-        [HELD, SPILL, said("uneven", then="Twice the threads save 3 s.")],
+        [HELD, SPILL, said("uneven", then="Doubling the threads saves 3 s.")],
         [said("held", "bob waited for alice", seconds=3.0), SPILL],
         [said("held", "bob waited for alice", seconds=0.4), SPILL],
     ],

@@ -667,7 +667,10 @@ SAID: list[tuple[Facts, str]] = [
                 "train spent 9.90 s of 10.0 s on Dask's own work for 4,000 tasks of <1 ms",
             ),
             ("slow worker", "train waited 8.00 s for tasks that take longer on w2"),
-            ("a wave too many", "train waited for a free thread: twice the threads save 1.00 s"),
+            (
+                "a wave too many",
+                "train waited for a free thread: doubling the threads saves 1.00 s",
+            ),
         ]
     ),
     # The share of the time that was reported.
@@ -734,8 +737,8 @@ SAID: list[tuple[Facts, str]] = [
         ),
         "|Its tasks took 8.00 s on 2 threads.|",
     ),
-    (run(**BUSY), ": twice the threads save"),
-    (run(**BUSY, work=HALF), ": once the other causes are gone, twice the threads save"),
+    (run(**BUSY), ": doubling the threads saves"),
+    (run(**BUSY, work=HALF), ": once the other causes are gone, doubling the threads saves"),
     # Functions: those that the time is of, together no more than all of it.
     (
         run(

@@ -35,7 +35,7 @@ class ClientBlocks:
         self._scheduler = scheduler
         self._patience = limits.settle_timeout
         #: Clients that left a block and whose earlier messages may not have arrived: the last
-        #: heartbeat before that, and since when.
+        #: heartbeat before that, and the time when they left.
         self.leaving: dict[str, tuple[float, float]] = {}
 
     def handle_message(self, message: Any, now: float) -> int:

@@ -40,7 +40,8 @@ class WorkerLines:
         self.left_out = 0
         self._all = Rate(_IN_ALL, _BURST * _IN_ALL)
         self._rates: dict[str, Rate] = {}
-        #: By a worker's name and address: since when records were left out, and how many.
+        #: By a worker's name and address: the time when the first record was left out, and how
+        #: many were.
         self.unsaid: dict[tuple[str, str], list[float]] = {}
 
     def worker_removed(self, address: str) -> None:

@@ -70,7 +70,7 @@ _METHODS: Final = {
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
 #: Seconds without a request after which a connection is made anew: balancers and NATs forget idle
-#: ones, some after four minutes, without a word. It is longer than the usual export interval.
+#: ones, some after four minutes, and do not say so. It is longer than the usual export interval.
 _IDLE: Final = 120.0
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame the content: it is invalid, or too large.

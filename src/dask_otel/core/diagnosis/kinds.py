@@ -45,7 +45,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Give it a higher priority= at its submission, or a cluster of its own.",
     ),
     "threads": Kind(
-        "{span} waited for a free thread: {what}twice the threads save {took} at most",
+        "{span} waited for a free thread: {what}doubling the threads saves {took} at most",
         "Use more threads, or give the tasks less work.",
     ),
     "restricted": Kind(
