@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -886,11 +887,17 @@ def test_facts_have_their_causes(name: str) -> None:
     assert sum(one.seconds for one in found) <= facts.seconds + facts.before_first + 1e-9
 
 
-def test_every_kind_is_decided_somewhere_and_has_an_entry_of_its_own() -> None:
+def test_every_kind_is_decided_somewhere_and_has_an_entry_with_its_next_step() -> None:
     assert {kind for _, kinds in CASES.values() for kind in kinds} == {*KINDS}
     page = Path(__file__).parents[2].joinpath("docs", "diagnoses.md").read_text(encoding="utf-8")
-    entries = [line[3:] for line in page.splitlines() if line.startswith("## `")]
-    assert entries == [f"`{kind}`" for kind in KINDS]
+    entries = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL))
+    assert [*entries] == [*KINDS]
+    # Backticks are not in the report.
+    cures = {
+        kind: " ".join(entry.partition("**Next step:** ")[2].replace("`", "").split())
+        for kind, entry in entries.items()
+    }
+    assert cures == {kind: one.next.format(what="workers= of fit") for kind, one in KINDS.items()}
 
 
 def test_at_most_five_causes_are_said() -> None:
