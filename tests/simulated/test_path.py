@@ -7,8 +7,9 @@ from a client; a second task that waits on a worker for its thread; a heartbeat.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import dask
@@ -22,6 +23,7 @@ from packaging.version import Version
 from dask_otel import span
 from dask_otel.core.records import FinishedSpan
 from dask_otel.semconv import PATH_PARTS
+from tests.environment import REPOSITORY
 from tests.simulated.observed import QUICK, Simulated
 from tests.simulated.tasks import apart, nap
 
@@ -412,6 +414,14 @@ BELOW: dict[str, dict[str, dict[str, float]]] = {
     "persisted": {"made": {"compute": 0.5}, "used": {"compute": 0.3}},
 }
 
+#: By history: the thread-seconds that are counted until all is reported; unused, to its end.
+SECONDS: dict[str, dict[str, float]] = {
+    "straggler": {"idle": 2.808, "unused": 0.04, "lost": 0.0, "excess": 0.0},
+    "rounds": {"idle": 0.75, "unused": 4.04, "lost": 0.0, "excess": 0.0},
+    "killed": {"idle": 1.37, "unused": 0.04, "lost": 0.29, "excess": 0.0},
+    "seceded": {"idle": 2.0, "unused": 0.04, "lost": 0.0, "excess": 4.0},
+}
+
 
 def parts_of(finished: FinishedSpan) -> dict[str, float]:
     """Return the parts of a path that are not 0."""
@@ -432,8 +442,10 @@ def options_of(name: str) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=options_of(name)) for name in HISTORIES])
 def test_a_history_with_a_known_answer(o: Simulated, name: str) -> None:
     history, parts = HISTORIES[name]
+    before = o.sums()
     with span(name):
         history(o)
+    unused = o.sums()["unused"]
     o.quiet()
     until, older = OLDER.get(name, ("0", {}))
     answers = {name: parts, **BELOW.get(name, {})}
@@ -445,6 +457,32 @@ def test_a_history_with_a_known_answer(o: Simulated, name: str) -> None:
     assert name != "rounds" or o.named(name).path.submitted == 4
     seceded = {"seceded": 8 * 0.5, "inner": 0.81}.get(name, 0.0)
     assert o.named(name).seceded == pytest.approx(seceded, abs=STEP)
+    sums = {**o.sums(), "unused": unused}
+    for kind, seconds in SECONDS.get(name, {}).items():
+        assert sums[kind] - before[kind] == pytest.approx(seconds, abs=STEP), kind
+
+
+def rows_of(page: str, heading: str) -> Iterator[list[str]]:
+    """Return the rows of a page's table by its heading."""
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    for line in text.partition(heading)[2].partition("\n\n")[0].splitlines()[2:]:
+        yield [cell.strip(" `") for cell in line.strip("|").split(" | ")]
+
+
+def test_the_pages_have_the_answers_of_these_histories() -> None:
+    answers = {name: parts for name, (_, parts) in HISTORIES.items()}
+    answers |= {f"{name}/{one}": BELOW[name][one] for name in BELOW for one in BELOW[name]}
+    known = "|".join(part.replace("_", " ") for part in PATH_PARTS)
+    rows = [*rows_of("why.md", "| History | What happens | Path | Duration |")]
+    assert {name.partition("/")[0] for name, *_ in rows} == HISTORIES.keys()
+    for name, _, path, duration in rows:
+        found = re.findall(rf"\b({known}) ([\d.]+)", path)
+        parts = {part.replace(" ", "_"): float(seconds) for part, seconds in found}
+        assert parts == answers[name], name
+        assert float(duration) == pytest.approx(sum(parts.values())), name
+    heading = "| History | What happens | idle | unused | lost | excess |"
+    seconds = {name: [*map(float, rest)] for name, _, *rest in rows_of("telemetry.md", heading)}
+    assert seconds == {name: [*each.values()] for name, each in SECONDS.items()}
 
 
 @pytest.mark.options(limits=QUICK)
