@@ -482,7 +482,7 @@ class Simulated:
         for one in self.exported:
             if one.path is not None:
                 off = sum(one.path.parts) - (one.stop - one.start)
-                assert abs(off) <= 1e-6, (one.identity, off)
+                assert abs(off) <= 1e-9, (one.identity, off)
                 assert min(one.path.parts) >= 0.0, one
         self.check_traces(spans)
 
