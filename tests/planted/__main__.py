@@ -1,6 +1,6 @@
 """A table of planted causes, what the report says of each, and whether that is right.
 
-``python -m tests.planted [--real | --unseen] [--replay] [--json] [--keep FOLDER] [CASE …]``
+``python -m tests.planted [--real | --unseen | --page] [--replay] [--json] [--keep FOLDER] [CASE]``
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ def main() -> int:
     parser.add_argument("--unseen", action="store_true", help="those that nobody tunes for")
     parser.add_argument("--replay", action="store_true", help="measure what the cures save")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each case")
+    parser.add_argument("--page", action="store_true", help="all cases; write docs/planted.md")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the telemetry there")
     asked = parser.parse_args()
 
+    from tests.planted.page import PAGE, page
     from tests.planted.recording import CASES, UNSEEN, judged
 
+    asked_for = {**CASES, **UNSEEN} if asked.page else UNSEEN if asked.unseen else CASES
     chosen = [
         case
-        for case in (UNSEEN if asked.unseen else CASES).values()
+        for case in asked_for.values()
         if case.name in asked.cases or (not asked.cases and (asked.real or not case.real))
     ]
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-    right = 0
+    right, facts = 0, dict[str, dict[str, Any]]()
     for case in chosen:
         folder = asked.keep / case.name if asked.keep else Path(tempfile.mkdtemp())
         shutil.rmtree(folder, ignore_errors=True)
@@ -50,10 +53,11 @@ def main() -> int:
             said, faults = [], [f"{type(error).__name__}: {error}".splitlines()[0]]
         spent = time.perf_counter() - began[0], time.process_time() - began[1]
         right += not faults
+        fact: dict[str, Any] = {"case": case.name, "kinds": case.kinds, "faults": faults}
+        fact["said"] = [vars(one) for one in said]
+        fact["seconds"], fact["cpu"] = spent
+        facts[case.name] = fact
         if asked.json:
-            fact: dict[str, Any] = {"case": case.name, "kinds": case.kinds, "faults": faults}
-            fact["said"] = [vars(one) for one in said]
-            fact["seconds"], fact["cpu"] = spent
             print(json.dumps(fact), flush=True)
         else:
             headline = f"{said[0].kind}: {said[0].title}" if said else "nothing"
@@ -67,6 +71,8 @@ def main() -> int:
                 print("      " + ", ".join(f"{one.kind} {one.seconds:.3g} s" for one in said))
         if not asked.keep:
             shutil.rmtree(folder)
+    if asked.page:
+        PAGE.write_text(page(facts), encoding="utf-8")
     print(f"{right} of {len(chosen)} are right", file=sys.stderr)
     return 0
 

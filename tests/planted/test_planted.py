@@ -6,6 +6,7 @@ cure is tried, too, are in `test_replayed`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from dask_otel.core.diagnosis import Diagnosis
 from tests.planted.case import Case
+from tests.planted.page import PAGE
 from tests.planted.recording import CASES, UNSEEN, judged
 from tests.planted.test_replayed import CURED
 
@@ -45,6 +47,20 @@ def param(case: Case) -> object:
 def test_the_planted_cause_comes_first(case: Case, tmp_path: Path) -> None:
     _, faults = judged(case, tmp_path / "telemetry")
     assert not faults
+
+
+def test_the_page_has_the_cases_at_hand() -> None:
+    """`make planted ARGS=--page` writes it; what it says of each is measured then."""
+    text = PAGE.read_text(encoding="utf-8").partition("## In real processes")
+    for part, real in ((text[0], False), (text[2], True)):
+        rows = re.findall(r"^\| (\S+) \| (`.*?) \| (.*) \| (yes|no|–) \|$", part, re.MULTILINE)
+        cases = [case for case in CASES.values() if case.real is real]
+        planted = [", ".join(f"`{kind}`" for kind in case.kinds) for case in cases]
+        names = [case.name for case in cases]
+        assert [row[:2] for row in rows] == [*zip(names, planted, strict=True)]
+        for name, kinds, said, right in rows:
+            assert right != "yes" or said.partition(":")[0] in kinds.split(", ")
+            assert real or right == ("no" if name in WRONG else "yes")
 
 
 def said(kind: str, title: str = "", then: str = "", seconds: float = 1.0) -> Diagnosis:
