@@ -32,7 +32,7 @@ def of(profile: Profile) -> Profile:
     return profile
 
 
-def report(folder: Path, *profiles: Profile, ran: float = 40.0) -> Report:
+def report(folder: Path, *profiles: Profile, ran: float = 40.0, tasks: float = 0.0) -> Report:
     root = {"dask_span_root_id": "id-1", "dask_span_result": "success"}
     spans = [span(1, "read", **root), span(2, "read/train", parent=1, **root)]
     for one in spans:
@@ -40,6 +40,10 @@ def report(folder: Path, *profiles: Profile, ran: float = 40.0) -> Report:
             {"key": f"dask.span.activity.time.{name}", "value": {"doubleValue": took}}
             for name, took in (("thread-cpu", ran / 4), ("thread-noncpu", ran / 4), ("other", 9.0))
         ]
+    if tasks:
+        took = {"dask.task.count": tasks, "dask.task_group.duration.compute": 20.0}
+        group = {**took, "dask.task.prefix": "load"}
+        spans.append(span(3, "load", parent=1, kind="group", **group))
     labels = {"dask.span.name": "etl/read", "dask.task.prefix": "load"}
     executed = counter(
         "dask.span.execute.time",
@@ -192,6 +196,26 @@ def test_a_comparison_says_which_code_takes_longer(tmp_path: Path) -> None:
     without: Any = report(tmp_path / "c").compared_with(before)
     assert [name.code for name in without.comparison.names] == [[]]
     assert not without.comparison.code
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_comparison_says_what_the_code_took_for_a_task(tmp_path: Path, swapped: bool) -> None:
+    """Twice the work takes more seconds with the same code; code of one run is named, too."""
+    double = [(*one[:4], one[4] * 2) for one in USUAL if MATCH not in one[2]]
+    sides = [
+        report(tmp_path / name, of(make_profile(*stacks, root="read")), ran=ran, tasks=tasks)
+        for name, stacks, ran, tasks in (("a", USUAL, 26.0, 100.0), ("b", double, 40.0, 200.0))
+    ]
+    before, after = reversed(sides) if swapped else sides
+    compared: Any = after.compared_with(before)
+    (one,) = [name for name in compared.comparison.names if name.name == "read"]
+    match = "+6.00 s {} none, then 60 ms" if swapped else "-6.00 s {} 60 ms, then none"
+    sign = "-" if swapped else "+"
+    assert (
+        f"the code: {sign}14.0 s in parse (jobs/etl.py) of load (a task: 140 ms, then 140 ms), "
+        f"{match.format('in match (re.py) of load (a task:')}), "
+        f"{sign}5.00 s in fit (jobs/etl.py) of fit, {sign}1.00 s in parse (jobs/etl.py) of fit"
+    ) in list(one.lines())
 
 
 def evil() -> Profile:

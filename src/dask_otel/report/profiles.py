@@ -145,16 +145,34 @@ def mean_run(sessions: Iterable[Session], name: str) -> Seconds:
     )
 
 
-def changes(before: Seconds, after: Seconds) -> list[tuple[str, float]]:
-    """Return by how many seconds functions of two runs differ, the largest change first."""
-    found: dict[str, float] = {}
-    for sign, side in ((-1, before), (1, after)):
-        for (_, prefix, *frames), seconds in side.items():
+def changes(
+    before: Seconds, after: Seconds, tasks: Mapping[str, Sequence[float]]
+) -> list[tuple[str, float]]:
+    """Return by how many seconds functions of two runs differ, the largest change first.
+
+    `tasks` has by prefix the tasks of both runs. Where they are known, the text has the seconds
+    for one task, too: more tasks alone do not change these.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for side, stacks in enumerate((before, after)):
+        for (_, prefix, *frames), seconds in stacks.items():
             frame = frames[-1] if frames else prefix
             file = f" ({frame.file})" if frame.file else ""
             place = f"in {frame.function}{file} of {prefix.function}"
-            found[place] = found.get(place, 0.0) + sign * seconds
-    return sorted(found.items(), key=lambda one: -abs(one[1]))
+            found.setdefault((place, prefix.function), [0.0, 0.0])[side] += seconds
+    named = [
+        (place + _per_task(both, tasks.get(prefix, (0.0, 0.0))), both[1] - both[0])
+        for (place, prefix), both in found.items()
+    ]
+    return sorted(named, key=lambda one: -abs(one[1]))
+
+
+def _per_task(both: Sequence[float], tasks: Sequence[float]) -> str:
+    pairs = [*zip(both, tasks, strict=True)]
+    if any(took and not count for took, count in pairs):
+        return ""
+    first, then = (words.seconds(took / count) if took else "none" for took, count in pairs)
+    return f" (a task: {first}, then {then})"
 
 
 def ran_in_threads(spans: Iterable[SpanStacks], session: Session) -> float:

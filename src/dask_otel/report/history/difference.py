@@ -138,7 +138,7 @@ class Difference:
     functions: list[Function]
     steps: list[StepDifference]
     beside: list[str]
-    #: By place in the code, the change of a run's sampled seconds; empty without profiles.
+    #: The change of a run's sampled seconds by place in the code; empty without profiles.
     code: list[tuple[str, float]] = field(default_factory=list)
     #: In words, the seconds of the change of the duration from the last run of A to that of B;
     #: empty without replays. If recorded runs can't be replayed, the reason.
@@ -220,7 +220,8 @@ def compare(
         one = difference(*([run for run in side if run.name == name] for side in sides))
         if before_it and after_it:
             code[name] = before_it, after_it
-            one = replace(one, code=profiles.changes(before_it, after_it))
+            tasks = {function.name: function.tasks for function in one.functions}
+            one = replace(one, code=profiles.changes(before_it, after_it, tasks))
         found.append(one)
     first, second = (f"({words.counted(len(side), 'run')})" for side in sides)
     return Comparison(
