@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from lab.programs import flaky, moved
 
 import dask_otel
 from dask_otel._dask import graphs as recording
+from dask_otel.core.graph import graph_line
+from dask_otel.core.records import FinishedGraph
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import read_graphs
 from dask_otel.whatif.running import replay
@@ -40,6 +45,23 @@ def leave(seconds: float) -> None:
     time.sleep(seconds)
     secede()
     time.sleep(seconds)
+
+
+@pytest.mark.options(workers=4, threads=2)
+def test_a_run_takes_at_most_a_hundred_bytes_of_a_file(o: Simulated) -> None:
+    """Of tasks that take any time, and need any others."""
+    rng, futures = random.Random(3), list[Any]()
+    for n in range(200):
+        after = rng.sample(futures, min(n, rng.randrange(4)))
+        futures.append(o.client.submit(nap, rng.random(), *after, key=("nap", n)))
+    wait(futures)
+    del futures
+    o.quiet()
+    (root,) = [one for one in o.exported if one.graph is not None]
+    assert root.graph is not None
+    text = "".join(graph_line(FinishedGraph(root, root.graph)))
+    assert len(json.loads(text)["runs"]["task"]) == 200
+    assert len(zlib.compress(text.encode())) <= 100 * 200
 
 
 @pytest.mark.options(workers=2, threads=2)
