@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Make the pictures of the demo, of its report, and of who holds the memory, in ``docs/images``.
+"""Make pictures for ``docs/images``: the demo and its report, memory, profiles, what if.
 
 Of one run of ``dask-otel demo``: ``demo.svg``, the terminal at the end; ``demo-moving.svg``, the
 steps and then the same; with Chromium, ``report.png`` and ``report-dark.png``, the page. Of a run
 whose results fill the memory: ``held.svg``, the terminal; with Chromium, ``memory.png``, a section
-of the page.
+of the page. Of a run with profiles: ``whatif.svg``, the terminal; with Chromium, ``whatif.png`` and
+``flame.png``, sections of the page.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -141,6 +143,53 @@ def filling(folder: Path) -> dask_otel.Held:
         return dask_otel.held(client)
 
 
+def read(number: int) -> str:
+    """Return a part of the data."""
+    time.sleep(0.3)
+    return json.dumps([{"user": f"user-{number}", "visits": "12 times"}] * 4000)
+
+
+def parse(text: str) -> int:
+    """Return something that takes some time in several functions."""
+    rows = [row for _ in range(2) for row in json.loads(text)]
+    return sum(visits(row) for row in rows)
+
+
+def visits(row: dict[str, str]) -> int:
+    """Return a number of a row."""
+    return int(re.sub(r"\D+", "", row["visits"])) + len(re.findall(r"\w+", row["user"]))
+
+
+def fit(seconds: float, _parts: list[int]) -> None:
+    """Wait for another program."""
+    time.sleep(seconds)
+
+
+def training(folder: Path) -> None:
+    """Run a program with profiles, of which one long task is the last."""
+    config = {
+        "otel.files.path": str(folder),
+        "otel.profiles.enabled": True,
+        "otel.environment": {"OTEL_METRIC_EXPORT_INTERVAL": "500"},
+        "distributed.scheduler.preload": ["dask_otel.preload"],
+    }
+    options = {"n_workers": 2, "threads_per_worker": 1}
+    with (
+        dask.config.set(config),
+        LocalCluster(dashboard_address=None, **options) as cluster,
+        Client(cluster) as client,
+        dask_otel.span("nightly"),
+    ):
+        with span("load"):
+            parts = client.map(parse, client.map(read, range(24)))
+            wait(parts)
+        with span("train"):
+            seconds = [0.5] * 7 + [3.0]
+            wait(
+                [client.submit(fit, took, parts, key=("fit", n)) for n, took in enumerate(seconds)]
+            )
+
+
 async def section(page: str, title: str) -> bytes:
     """Return a picture of a section of a page."""
     with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as address:
@@ -162,8 +211,21 @@ def memory(folder: Path) -> None:
     (IMAGES / "memory.png").write_bytes(asyncio.run(section(page, "Memory")))
 
 
+def code(folder: Path) -> None:
+    """Draw what a run would take with other workers, and which code took its time."""
+    training(folder)
+    tried = dask_otel.what_if(folder)
+    lines = [Text(line) for line in tried.text(WIDTH).split("\n")]
+    picture = drawn(lines, "whatif", "dask-otel whatif telemetry/")
+    (IMAGES / "whatif.svg").write_text(picture, encoding="utf-8")
+    report = replace(read_report(folder), what_ifs=[tried])
+    page = report.save(folder / "page.html").as_uri()
+    for name, title in (("whatif", "What if"), ("flame", "Which code took the time")):
+        (IMAGES / f"{name}.png").write_bytes(asyncio.run(section(page, title)))
+
+
 def main() -> int:
-    """Draw the demo and its page, run in an empty folder, and then the memory."""
+    """Draw the demo and its page, run in an empty folder, then the memory, then the code."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         screen = console()
@@ -191,6 +253,7 @@ def main() -> int:
             )
             subprocess.run([chromium, *common, *options, shot, size, page], check=True)
         memory(Path(folder, "memory"))
+        code(Path(folder, "code"))
     return 0
 
 
