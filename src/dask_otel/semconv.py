@@ -53,6 +53,7 @@ SPAN_MEMORY_PEAK: Final = "dask.span.memory.peak"
 SPAN_MEMORY_SPENT: Final = "dask.span.memory.time"
 SPAN_MEMORY_PREFIX: Final = "dask.span.memory.largest.prefix"
 SPAN_MEMORY_PREFIX_SIZE: Final = "dask.span.memory.largest.size"
+SPAN_MEMORY_AT_PEAK: Final = "dask.span.memory.at_peak"  # followed by .<prefix>
 SPAN_WORKER_PEAK: Final = "dask.span.worker_memory.peak"
 SPAN_WORKER_PEAK_NAME: Final = "dask.span.worker_memory.worker.name"
 SPAN_WORKER_PEAK_TIME: Final = "dask.span.worker_memory.worker.time"
@@ -167,6 +168,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_MEMORY_SPENT: _DOUBLE,
         SPAN_MEMORY_PREFIX: _STRING,
         SPAN_MEMORY_PREFIX_SIZE: _INT,
+        f"{SPAN_MEMORY_AT_PEAK}.<prefix>": _DOUBLE,
         SPAN_WORKER_PEAK: _DOUBLE,
         SPAN_WORKER_PEAK_NAME: _STRING,
         SPAN_WORKER_PEAK_TIME: _DOUBLE,

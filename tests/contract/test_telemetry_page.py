@@ -175,6 +175,7 @@ def test_no_name_of_the_code_is_in_no_table() -> None:
     families = {semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME}
     families |= {semconv.SPAN_PATH_PART_TIME, semconv.TASK_PATH_PART_TIME}
     families |= {semconv.TASK_GROUP_DURATION, semconv.TAG, semconv.SCHEMA_URL}
+    families |= {semconv.SPAN_MEMORY_AT_PEAK}
     names = {
         value
         for name, value in vars(semconv).items()
@@ -253,7 +254,7 @@ EVERYTHING = FinishedSpan(
             path=TaskPath((0.5,) * 11, ("j", 1)),
         ),
     ),
-    memory=SpanMemory(3_000, 9_000.0, "load", 2_000),
+    memory=SpanMemory(3_000, 9_000.0, (("load", 2_000), ("join", 1_000))),
     worker_peak=WorkerPeak(0.7, "w0", 5.0, 40, 2),
     path=SpanPathFacts((1.0,) * 12, 3, 1, 0.5),
     dropped_tasks=1,
@@ -288,7 +289,12 @@ def exported() -> dict[str, SpanRecord]:
 
 def named(key: str) -> str:
     """Return the key as it is documented."""
-    for family, part in ((semconv.SPAN_ACTIVITY_TIME, "activity"), (semconv.TASK_GROUP_DURATION, "action")):  # fmt: skip  # noqa: E501
+    parts = {
+        semconv.SPAN_ACTIVITY_TIME: "activity",
+        semconv.SPAN_MEMORY_AT_PEAK: "prefix",
+        semconv.TASK_GROUP_DURATION: "action",
+    }
+    for family, part in parts.items():
         if key.startswith(f"{family}."):
             return f"{family}.<{part}>"
     return key

@@ -83,6 +83,7 @@ def test_planted_holders_and_what_changes_from_run_to_run(
     whole = pytest.approx(load.byte_seconds + join.byte_seconds - 5.0 * join.size, rel=1e-3)
     expected = {
         "peak": load.size + join.size,
+        "exported": load.size + join.size,
         # The metrics are exported every two seconds.
         "after": pytest.approx(12.0, abs=2.0),
         "roots": [
@@ -92,6 +93,7 @@ def test_planted_holders_and_what_changes_from_run_to_run(
                 "prefix": "load",
                 "of_it": load.size,
                 "time": whole,
+                "parts": {"load": load.size, "join": join.size},
             }
         ],
         "holders": [
@@ -110,16 +112,14 @@ def test_planted_holders_and_what_changes_from_run_to_run(
     assert {**memory, "holders": memory["holders"][:2]} == expected
     text = report.text(120, everything=True)
     assert (
-        """\
-  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load; 137 KiB·s until its work was done.
-"""
-        in text
-    )
+        "  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load, 2.0 KiB (29%) by join; "
+        "137 KiB·s until its work was done.\n"
+    ) in text
     assert (
         """
-  span        function  at most  at the peak  share   over time  share of it
-  train/join  join      2.0 KiB      2.0 KiB    29%  97.7 KiB·s          67%
-  train/load  load      4.9 KiB      4.9 KiB    71%  48.8 KiB·s          33%
+  span        function  at most  in that export  share   over time  share of it
+  train/join  join      2.0 KiB         2.0 KiB    29%  97.7 KiB·s          67%
+  train/load  load      4.9 KiB         4.9 KiB    71%  48.8 KiB·s          33%
 """
         in text
     )
@@ -173,10 +173,10 @@ def test_a_short_result_and_threads_that_a_worker_did_not_need(tmp_path: Path) -
 
     b.run(run)
     (run_,) = read_report(tmp_path).to_dict()["runs"]
-    # No export saw it: it is there by its time.
+    # No export saw it, but a look in between.
     (found,) = [one for one in run_["memory"]["holders"] if one["prefix"] == "filled"]
     assert found["time"] == pytest.approx(held[0].byte_seconds, rel=1e-2)
-    assert (found["at_peak"], found["largest"]) == (0.0, None)
+    assert (found["at_peak"], found["largest"]) == (0.0, held[0].size)
     (title,) = [one["title"] for one in run_["diagnosis"] if one["kind"] == "sizing"]
     assert " and 3 of 4 threads: " in title
 

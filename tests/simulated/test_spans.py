@@ -83,6 +83,7 @@ TYPES: dict[str, type] = {
 }
 FAMILIES: dict[str, type] = {
     "dask.span.activity.time.": float,
+    "dask.span.memory.at_peak.": float,
     "dask.span.path.": float,
     "dask.task.path.": float,
     "dask.task_group.duration.": float,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dask_otel.core.memory.fullest import FullestWorkers
-from dask_otel.core.memory.ledger import MAX_PREFIXES, Ledger
-from dask_otel.core.records import SpanMemory, WorkerPeak
+from dask_otel.core.memory.ledger import MAX_AT_PEAK, MAX_PREFIXES, Ledger
+from dask_otel.core.records import WorkerPeak
 
 
 def made(*sizes: int) -> tuple[Ledger, Any]:
@@ -23,7 +23,10 @@ def made(*sizes: int) -> tuple[Ledger, Any]:
 
 def test_prefixes_of_a_root_are_limited() -> None:
     ledger, span = made(*[1] * (MAX_PREFIXES + 10))
-    assert ledger.of_span(span) == SpanMemory(MAX_PREFIXES + 10, 0.0, "_OTHER", 10)
+    found = ledger.of_span(span)
+    assert found is not None
+    (largest, *_), parts = found.at_peak, len(found.at_peak)
+    assert (found.peak, largest, parts) == (MAX_PREFIXES + 10, ("_OTHER", 10), MAX_AT_PEAK)
     assert len(span.results.prefixes) == MAX_PREFIXES + 1
 
 

@@ -225,14 +225,25 @@ PEAK_OF_ROOT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("own", "peak"),
+    ("own", "peak", "size"),
     [
-        (PEAK_OF_ROOT, "held at most 4.0 GiB, 3.0 GiB of it (75%) by read; "),
+        (PEAK_OF_ROOT, "held at most 4.0 GiB, 3.0 GiB of it (75%) by read; ", 4 * GIB),
+        (
+            {
+                **PEAK_OF_ROOT,
+                "dask.span.memory.at_peak.merge": float(GIB),
+                "dask.span.memory.at_peak.read": 3.0 * GIB,
+            },
+            "held at most 4.0 GiB, 3.0 GiB of it (75%) by read, 1.0 GiB (25%) by merge; ",
+            4 * GIB,
+        ),
         # Nothing is known of what came and went between two looks.
-        ({}, ""),
+        ({}, "", None),
     ],
 )
-def test_a_trace_alone_has_the_peaks_of_its_roots(own: dict[str, Any], peak: str) -> None:
+def test_a_trace_alone_has_the_peaks_of_its_roots(
+    own: dict[str, Any], peak: str, size: int | None
+) -> None:
     both = {"dask.span.root.id": "id-1", "dask.span.memory.time": 60.0 * GIB, **own}
     report = report_of(traces(span(1, "etl", **both)))
     sentence = f"etl: {peak}60.0 GiB·s until its work was done."
@@ -240,6 +251,38 @@ def test_a_trace_alone_has_the_peaks_of_its_roots(own: dict[str, Any], peak: str
         True,
         True,
     ]
+    memory = report.to_dict()["runs"][0]["memory"]
+    assert (memory["peak"], memory["exported"], memory["after"]) == (size, None, None)
+
+
+def test_what_no_export_had_is_absent_at_the_peak() -> None:
+    """Two functions of a span, which came and went between exports."""
+    groups = (
+        span(
+            number,
+            prefix,
+            kind="group",
+            **{"dask.span.id": "id-1", "dask.task.prefix": prefix, **own},
+        )
+        for number, (prefix, own) in enumerate(
+            [("read", {"dask.span.memory.peak": 3 * GIB}), ("merge", {})], start=2
+        )
+    )
+    ids = {"dask.span.id": "id-1", "dask.span.root.id": "id-1"}
+    root = {**ids, "dask.span.memory.time": 60.0 * GIB, **PEAK_OF_ROOT}
+    found = report_of(
+        traces(span(1, "etl", **root), *groups),
+        held(
+            spent=[point(30.0 * GIB, holder(one), time=20.0) for one in ("read", "merge")],
+            states=in_all(0.0, *TIMES),
+        ),
+    )
+    memory = found.to_dict()["runs"][0]["memory"]
+    assert memory["peak"] == 4 * GIB
+    assert {one["prefix"]: (one["at_peak"], one["largest"]) for one in memory["holders"]} == {
+        "read": (None, 3 * GIB),
+        "merge": (None, None),
+    }
 
 
 def test_the_page_draws_it_and_hostile_names_stay_text() -> None:

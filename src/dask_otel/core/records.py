@@ -128,9 +128,8 @@ class SpanMemory(NamedTuple):
     #: The largest sum of bytes (None if all came and went unseen), and the bytes over time.
     peak: int | None
     byte_seconds: float
-    #: Of a root: the prefix with most of them at the peak, and its bytes then.
-    prefix: str | None = None
-    prefix_bytes: int | None = None
+    #: Of a root: the prefixes with most of the peak and their bytes, the most first.
+    at_peak: tuple[tuple[str, int], ...] = ()
 
 
 class WorkerPeak(NamedTuple):

@@ -13,9 +13,11 @@ from dask_otel.report.findings import Worker
 from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at
 
-#: Most bars of a picture over time, and most holders with a layer each.
+#: Most bars of a picture over time, most holders with a layer each, and parts of a peak in words.
 _BARS: Final = 240
 _HOLDERS: Final = 5
+_PARTS: Final = 3
+_AT_PEAK: Final = semconv.SPAN_MEMORY_AT_PEAK + "."
 #: The state of results of spans; other states of the cluster's memory in the order of a picture.
 HELD: Final = "held"
 _STATES: Final = ("scattered", "replica", "unmanaged_old", "unmanaged_recent", "unaccounted")
@@ -25,6 +27,7 @@ class Root(NamedTuple):
     """The results of a root span and of those below it, until its work was done.
 
     `prefix` had most of the `peak`: `of_it`. None if all came and went between two looks at them.
+    `parts` are the largest parts of the peak, by prefix.
     """
 
     span: str
@@ -32,6 +35,7 @@ class Root(NamedTuple):
     prefix: str
     of_it: float | None
     time: float
+    parts: Mapping[str, float]
 
     def in_words(self) -> str:
         """Return it as a sentence."""
@@ -39,19 +43,22 @@ class Root(NamedTuple):
         if self.prefix and self.of_it:
             share = words.share(self.of_it, self.peak)
             peak += f", {words.size(self.of_it)} of it ({share}) by {self.prefix}"
+            for prefix, part in [*self.parts.items()][1:_PARTS]:
+                peak += f", {words.size(part)} ({words.share(part, self.peak)}) by {prefix}"
         time = f"{words.byte_seconds(self.time)} until its work was done"
         return words.one_line(f"{self.span}: {'; '.join(filter(None, (peak, time)))}.")
 
 
 class Holder(NamedTuple):
-    """The results of one prefix in one span, when those of all spans were the most; and over time.
+    """The results of one prefix in one span, in the export with most of all spans; and over time.
 
-    `largest` is the most that was exported of them; None if they came and went between exports.
+    `at_peak` is None if no export had any. `largest` is the most that was seen of them; None if
+    they came and went unseen.
     """
 
     span: str
     prefix: str
-    at_peak: float
+    at_peak: float | None
     largest: float | None
     time: float
 
@@ -59,12 +66,13 @@ class Holder(NamedTuple):
 class Memory(NamedTuple):
     """What was in the workers' memory; False if no results are known.
 
-    `peak` is the largest size of the results of all spans in an export, `after` seconds; None if it
-    was not exported.
+    `peak` is the largest size of results that was seen: of a root, or of all spans together in an
+    export. The latter is `exported`, `after` seconds. None if there were none.
     """
 
     roots: list[Root]
     peak: float | None
+    exported: float | None
     after: float | None
     holders: list[Holder]
     #: The cluster's memory by its state; results by span and prefix.
@@ -76,9 +84,9 @@ class Memory(NamedTuple):
 
     def in_words(self) -> str:
         """Return the peak as a sentence; empty if it is unknown."""
-        if self.peak is None or self.after is None:
+        if self.exported is None or self.after is None:
             return ""
-        size, after = words.size(self.peak), words.seconds(self.after)
+        size, after = words.size(self.exported), words.seconds(self.after)
         return f"All spans: in an export at most {size}, {after} after the start of the run."
 
 
@@ -88,19 +96,35 @@ def memory(session: Session) -> Memory:
     roots = [_root(found) for found in grouped(known, attrgetter("full_name")).values()]
     metrics, labels = session.metrics, (semconv.SPAN_NAME, semconv.TASK_PREFIX)
     states = metrics.histories(semconv.CLUSTER_MEMORY_USAGE.name, semconv.MEMORY_STATE)
-    when, peak = max(states.get(HELD, []), key=itemgetter(1), default=(0, 0.0))
+    when, exported = max(states.get(HELD, []), key=itemgetter(1), default=(0, 0.0))
     spent = metrics.sums(semconv.SPAN_MEMORY_TIME.name, *labels)
     usage = grouped(
         metrics.of(semconv.SPAN_MEMORY_USAGE.name),
         lambda one: tuple(one.labels.get(label, "") for label in labels),
     )
     results = {key: _sum([one.history() for one in series]) for key, series in usage.items()}
+    # The bridge looks at groups between exports, too.
+    names = {one.text(semconv.SPAN_ID): one.full_name for one in session.of_type("span")}
+    groups = grouped(
+        session.of_type("group"),
+        lambda one: (names.get(one.text(semconv.SPAN_ID), ""), one.text(semconv.TASK_PREFIX)),
+    )
     holders = [
         Holder(
             span,
             prefix,
-            at(results.get((span, prefix), []), when),
-            max((value for _, value in results.get((span, prefix), [])), default=None),
+            at(results.get((span, prefix), []), when) if exported else None,
+            max(
+                [
+                    *(size for _, size in results.get((span, prefix), [])),
+                    *(
+                        one.number(semconv.SPAN_MEMORY_PEAK) or 0.0
+                        for one in groups.get((span, prefix), ())
+                    ),
+                ],
+                default=0.0,
+            )
+            or None,
             time,
         )
         for (span, prefix), time in spent.items()
@@ -108,8 +132,9 @@ def memory(session: Session) -> Memory:
     ]
     return Memory(
         sorted(roots, key=lambda one: -(one.peak or 0.0)),
-        peak or None,
-        (when - (session.start_ns or when)) / 1e9 if peak else None,
+        max(0.0, exported, *(one.peak or 0.0 for one in roots)) or None,
+        exported or None,
+        (when - (session.start_ns or when)) / 1e9 if exported else None,
         sorted(holders, key=lambda one: -one.time),
         states,
         results,
@@ -119,9 +144,10 @@ def memory(session: Session) -> Memory:
 def table(found: Memory) -> list[list[str]]:
     """Return the headings of the holders, those of numbers with a ``#``, and the rows."""
     rows = [
-        ["span", "function", "#at most", "#at the peak", "#share", "#over time", "#share of it"]
+        ["span", "function", "#at most", "#in that export", "#share", "#over time", "#share of it"]
     ]
-    at_peak, time = (sum(map(attrgetter(one), found.holders)) for one in ("at_peak", "time"))
+    at_peak = sum(one.at_peak or 0.0 for one in found.holders)
+    time = sum(one.time for one in found.holders)
     for one in found.holders:
         shares = words.share(one.at_peak, at_peak), words.share(one.time, time)
         sizes = words.size(one.at_peak), words.byte_seconds(one.time)
@@ -212,12 +238,18 @@ def layers(found: Memory) -> tuple[list[int], list[Layer]]:
 
 def _root(found: Iterable[Span]) -> Root:
     most = max(found, key=lambda one: one.number(semconv.SPAN_MEMORY_PEAK) or 0.0)
+    parts = {
+        key.removeprefix(_AT_PEAK): size
+        for key in most.attributes
+        if key.startswith(_AT_PEAK) and (size := most.number(key))
+    }
     return Root(
         most.full_name,
         most.number(semconv.SPAN_MEMORY_PEAK),
         most.text(semconv.SPAN_MEMORY_PREFIX),
         most.number(semconv.SPAN_MEMORY_PREFIX_SIZE),
         sum(one.number(semconv.SPAN_MEMORY_SPENT) or 0.0 for one in found),
+        dict(sorted(parts.items(), key=lambda one: -one[1])),
     )
 
 

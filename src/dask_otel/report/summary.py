@@ -119,6 +119,7 @@ def _run(account: Account) -> dict[str, Any]:
     if memory := account.memory:
         result["memory"] = {
             "peak": memory.peak,
+            "exported": memory.exported,
             "after": memory.after,
             "roots": [one._asdict() for one in memory.roots],
             "holders": [one._asdict() for one in memory.holders],

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from heapq import nlargest
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
 from dask_otel.core.memory.fullest import FullestWorkers
 from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
 
-#: Prefixes of a root whose results are summed by prefix; the others are one sum.
-MAX_PREFIXES: Final = 128
+#: Prefixes of a root whose results are summed by prefix, the others as one; and exported at a peak.
+MAX_PREFIXES, MAX_AT_PEAK = 128, 8
 
 
 class Owner(Protocol):
@@ -112,7 +113,9 @@ class Sum(Moves):
         """Note a new peak."""
         self.peak = max(self.peak, self.bytes)
 
-    def figures(self, now: float, quiet: float, *prefix: Any) -> SpanMemory | None:
+    def figures(
+        self, now: float, quiet: float, at_peak: tuple[tuple[str, int], ...] = ()
+    ) -> SpanMemory | None:
         """Return the figures, the bytes over time until `quiet`; None if it had nothing."""
         spent = self.bytes * (quiet or now) - self.moment - self.base
         if quiet and self.late_since == quiet:
@@ -120,28 +123,28 @@ class Sum(Moves):
         if not self.peak:
             # All came and went between two readings.
             return SpanMemory(None, spent) if spent > 0.0 else None
-        return SpanMemory(self.peak, max(0.0, spent), *prefix)
+        return SpanMemory(self.peak, max(0.0, spent), at_peak)
 
 
 class SpanSum(Sum):
     """The results of a span and of those below it."""
 
-    __slots__ = ("__weakref__", "above", "largest", "prefixes", "quiet")
+    __slots__ = ("__weakref__", "above", "at_peak", "prefixes", "quiet")
 
     def __init__(self, above: tuple[SpanSum, ...]) -> None:
         super().__init__()
         self.above = above
         #: When its work was done; 0.0 before.
         self.quiet = 0.0
-        #: Of a root: the bytes of the tree by prefix, and the largest of these at the peak.
+        #: Of a root: the bytes of the tree by prefix, now and at the peak.
         self.prefixes: Counter[str] = Counter()
-        self.largest: tuple[str, int] | tuple[()] = ()
+        self.at_peak: tuple[tuple[str, int], ...] = ()
 
     def rise(self) -> None:
         """Note a new peak."""
         if self.bytes > self.peak:
             self.peak = self.bytes
-            self.largest = max(self.prefixes.items(), key=itemgetter(1), default=())
+            self.at_peak = tuple(self.prefixes.items())
 
 
 class Holding(NamedTuple):
@@ -344,7 +347,10 @@ class Ledger:
         """Return the figures of a span's generation; None if it had nothing in memory."""
         self.read()
         one = span.results
-        return None if one is None else one.figures(self.clock(), one.quiet, *one.largest)
+        if one is None:
+            return None
+        largest = nlargest(MAX_AT_PEAK, one.at_peak, itemgetter(1))
+        return one.figures(self.clock(), one.quiet, tuple(part for part in largest if part[1]))
 
     def of_group(self, group: Coming) -> SpanMemory | None:
         """Return the figures of a group's generation; None if it had nothing in memory."""

@@ -32,6 +32,7 @@ from dask_otel.core.records import (
     SpanRecord,
     Tags,
 )
+from dask_otel.core.sums import summed
 from dask_otel.core.text import (
     Sanitizer,
 )
@@ -284,14 +285,20 @@ class _Translation(TaskRecords):
                 out,
                 {
                     semconv.SPAN_MEMORY_PEAK: memory.peak,
-                    semconv.SPAN_MEMORY_PREFIX_SIZE: memory.prefix_bytes,
                     semconv.SPAN_MEMORY_SPENT: memory.byte_seconds,
                 },
             )
-            if memory.prefix is not None:
-                prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
+            named = [
+                (self._redacted_text(semconv.TASK_PREFIX, raw), size)
+                for raw, size in memory.at_peak
+            ]
+            for prefix, size in named[:1]:
+                self._put(out, {semconv.SPAN_MEMORY_PREFIX_SIZE: size})
                 if prefix is not None:
                     out[semconv.SPAN_MEMORY_PREFIX] = prefix
+            # Redaction can give several the same name.
+            parts = summed({prefix: size} for prefix, size in named if prefix is not None)
+            self._put_parts(out, semconv.SPAN_MEMORY_AT_PEAK, parts)
 
     def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""
