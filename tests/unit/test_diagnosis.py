@@ -623,9 +623,11 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
 GIB = 1024.0**3
 
 
-def sized(share: float, beats: int = 100, tasks: int | None = None, **more: Any) -> Facts:
+def sized(
+    share: float, beats: int = 100, tasks: int | None = None, when: Any = (), **more: Any
+) -> Facts:
     """A run whose fullest worker of 8 GiB and 4 threads had so much at most."""
-    fullest = FullestWorker(share, "w0", 8 * GIB, beats, tasks)
+    fullest = FullestWorker(share, "w0", 8 * GIB, beats, tasks, *when)
     facts = replace(run(root={"fullest": fullest}, compute=5.0), threads=4.0)
     return given(facts, **{"fewest": 4.0 * (tasks is not None), **more})
 
@@ -826,6 +828,11 @@ SAID: list[tuple[Facts, str]] = [
         sized(0.39),
         "|No worker used more than 3.1 of 8.0 GiB (39%): 5.2 GiB would have done, without spilling"
         "|That was worker w0, in train: the most at 100 heartbeats.|",
+    ),
+    (
+        sized(0.39, when=(["train/join", "train/load"], 4.11)),
+        "|That was worker w0, in train/join, train/load, 4.11 s after train began: the most at 100 "
+        "heartbeats.|",
     ),
     (
         sized(0.94, beats=3),

@@ -79,6 +79,13 @@ def with_own(one: dict[str, Any], **own: Any) -> dict[str, Any]:
     return {**one, "attributes": one["attributes"] + attributes(own)}
 
 
+def beat(share: float, after: float, tasks: int = 2) -> dict[str, Any]:
+    """The fullest worker of a span, so many seconds after its start."""
+    own = {"peak": share, "worker.name": "w1", "worker.time": after, "heartbeat.count": 40}
+    named = {f"dask.span.worker_memory.{key}": value for key, value in own.items()}
+    return {**named, "dask.span.worker_tasks.peak": tasks}
+
+
 TRAIN = traces(root(1, "train", {"compute": 6.0}))
 THREADS = {"dask.worker.thread.count": 2}
 JOINED = (log(0.0, "", "dask.worker.added"), log(0.0, "", "dask.client.added"))
@@ -106,6 +113,21 @@ INTERRUPTED = (
 
 #: Requests, a fact, and its value.
 FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
+    # Another run of the name had less memory in use, and all threads.
+    "the fullest worker has its innermost spans, and the most tasks of all runs": (
+        (
+            traces(
+                root(1, "etl", {"compute": 9.0}, **beat(0.39, 4.0)),
+                later(bounded(2, "etl/a", {"compute": 6.0}, parent=1, **beat(0.39, 3.0)), 1.0),
+                later(bounded(3, "etl/a/b", {"compute": 5.0}, parent=2, **beat(0.39, 2.0)), 2.0),
+                later(bounded(4, "etl/c", {"compute": 5.0}, parent=1, **beat(0.39, 4.5)), 2.0),
+                bounded(5, "etl/d", {"compute": 2.0}, parent=1, **beat(0.2, 1.0)),
+                later(root(6, "etl", {"compute": 9.0}, **beat(0.38, 1.0, tasks=4)), 20.0),
+            ),
+        ),
+        lambda facts: facts.roots["etl"].fullest,
+        (0.39, "w1", 0.0, 40, 4, ["etl/a/b"], 4.0),
+    ),
     "the parts of a span are without those below it": (
         (
             traces(

@@ -80,6 +80,8 @@ _PAUSED: Final = 0.1
 #: The most names of spans, those that waited longest for threads, for which the tasks of others are
 #: looked for.
 _MOST_WAITS: Final = 20
+#: Seconds between two roundings of the same time, at most.
+_SAME: Final = 1e-3
 #: Nanoseconds after which workers have reported what they did: a heartbeat or two.
 _REPORTED: Final = 1_000_000_000
 #: The diagnosis of a block without work.
@@ -497,7 +499,7 @@ def _roots(
             starved=starved / cpu if cpu else 0.0,
             starving=starved,
             transfers=_grown(transfers, times),
-            **_memory(found, limits),
+            **_memory(found, own, limits),
         )
 
 
@@ -512,29 +514,52 @@ def _shorter(groups: Iterable[Span]) -> float:
     return min(1.0, took * runs / (gone * whole or inf)) if gone else 1.0
 
 
-def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any]:
+def _memory(
+    roots: Iterable[Span], spans: Iterable[Span], limits: Mapping[str, float]
+) -> dict[str, Any]:
     """Return who held most of the results in memory, and which worker was the fullest."""
     sizes = [(one.number(semconv.SPAN_MEMORY_PEAK) or 0.0, one) for one in roots]
     peak, at_peak = max(sizes, key=itemgetter(0))
     holder = at_peak.text(semconv.SPAN_MEMORY_PREFIX)
-    workers = [
-        FullestWorker(
+    beats = [(beat, one) for one in roots if (beat := _fullest(one))]
+    fullest = None
+    if beats:
+        # The spans below that had work then have the same heartbeat.
+        (share, name, when), root = max(beats, key=itemgetter(0))
+        names = {
+            one.full_name
+            for one in spans
+            if (beat := _fullest(one)) and beat[:2] == (share, name) and abs(beat[2] - when) < _SAME
+        }
+        ran = [one.number(semconv.SPAN_WORKER_TASKS) for _, one in beats]
+        fullest = FullestWorker(
             share,
-            (name := one.text(semconv.SPAN_WORKER_PEAK_NAME)),
+            name,
             limits.get(name, 0.0),
-            int(one.number(semconv.SPAN_HEARTBEATS) or 0),
-            None if (most := one.number(semconv.SPAN_WORKER_TASKS)) is None else int(most),
+            int(root.number(semconv.SPAN_HEARTBEATS) or 0),
+            # Other runs can have run more.
+            None if None in ran else int(max(filter(None, ran), default=0)),
+            sorted(one for one in names if not any(other.startswith(one + "/") for other in names)),
+            root.number(semconv.SPAN_WORKER_PEAK_TIME),
         )
-        for one in roots
-        if (share := one.number(semconv.SPAN_WORKER_PEAK)) is not None
-    ]
     return {
         "memory": peak,
         "holder": (holder, at_peak.number(semconv.SPAN_MEMORY_PREFIX_SIZE) or 0.0)
         if holder
         else None,
-        "fullest": max(workers, default=None),
+        "fullest": fullest,
     }
+
+
+def _fullest(span: Span) -> tuple[float, str, float] | None:
+    """Return the largest share of a worker's memory while the span had work, the worker, and when.
+
+    The time is in seconds since the epoch.
+    """
+    share = span.number(semconv.SPAN_WORKER_PEAK)
+    after = span.number(semconv.SPAN_WORKER_PEAK_TIME) or 0.0
+    name = span.text(semconv.SPAN_WORKER_PEAK_NAME)
+    return None if share is None else (share, name, span.start_ns / 1e9 + after)
 
 
 def _grown(

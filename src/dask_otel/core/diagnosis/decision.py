@@ -331,8 +331,11 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
     if not known or facts.pauses or facts.terminated or facts.deaths:
         return "", ""
-    (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
-    evidence = f"That was worker {worker}, in {root}: the most at {counted(beats, 'heartbeat')}."
+    (share, worker, limit, beats, _, spans, after), root = max(known, key=lambda one: one[0].share)
+    evidence = f"That was worker {worker}, in {_listed(spans or [root])}"
+    if after is not None:
+        evidence += f", {seconds(after)} after {root} began"
+    evidence += f": the most at {counted(beats, 'heartbeat')}."
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence

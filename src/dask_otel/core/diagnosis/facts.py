@@ -100,6 +100,10 @@ class FullestWorker(NamedTuple):
     heartbeats: int
     #: The most tasks that a worker ran at any of these; None if unknown.
     tasks: int | None = None
+    #: The innermost spans that had work then, and the seconds from the root's start until then;
+    #: empty and None if unknown.
+    spans: Sequence[str] = ()
+    after: float | None = None
 
 
 @dataclass
