@@ -44,6 +44,18 @@ def test_a_run_is_a_root_with_what_is_below_it(folder, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("known", "cost"), [({"dask_span_memory_time": 720.0 * 2**30}, 3.0), ({}, 1.0)]
+)
+def test_a_cost_is_of_threads_and_of_results_in_memory(known, cost, folder, capsys):
+    write(folder, 3, one(3, **known))
+    (run,), said = listed(capsys, folder, "--price", "120", "--price-memory", "10")
+    assert (run["cost"], said) == (cost, "")
+    both = ["--price", "120", "--price-memory", "10", "--currency", "EUR"]
+    assert main(["history", str(folder), *both]) == 0
+    assert f" {cost:.2f} EUR " in capsys.readouterr().out
+
+
 def test_its_command_makes_its_report(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder.parent)
     for number in range(2):

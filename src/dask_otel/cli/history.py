@@ -62,6 +62,7 @@ of the name is a regression (--check), 2 wrong arguments, 130 interrupted
             "help": "list only the runs of this name; exit with 1 if the last one is a regression",
         },
         "--price": report.COMMAND.arguments["--price"],
+        "--price-memory": report.COMMAND.arguments["--price-memory"],
         "--currency": report.COMMAND.arguments["--currency"],
     },
 )
@@ -101,7 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         terminal.write(arguments.output, history_page(runs, found, left_out, price))
     elif arguments.json:
-        costs = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
+        costs = [
+            {**asdict(one), "cost": price and price.of(one.thread_seconds, one.memory_time)}
+            for one in runs
+        ]
         content = {
             "version": 1,
             "left_out": left_out,

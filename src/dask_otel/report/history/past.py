@@ -114,7 +114,7 @@ class PastRun:
             # At a price of 1, the cost is the number of hours.
             Price(1.0).text(self.thread_seconds),
             words.share(self.idle_seconds, self.thread_seconds),
-            price.text(self.thread_seconds) if price else "",
+            price.text(self.thread_seconds, self.memory_time) if price else "",
             words.size(self.memory_peak),
             words.byte_seconds(self.memory_time),
             ", ".join(self._work()),
