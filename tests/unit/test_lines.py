@@ -309,6 +309,25 @@ def test_logging_is_as_it_was_after_the_last_worker(monkeypatch: pytest.MonkeyPa
     root.manager._clear_cache()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_worker_whose_loop_ends_before_its_message_is_due_silences_no_other(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    log, own, first, second = logging.getLogger("user"), Forwarding(), Worker(), Worker()
+    monkeypatch.setattr(log, "level", logging.INFO)
+    own.add(first, logging.INFO)  # type: ignore[arg-type]
+    if at_once:
+        own.add(second, logging.INFO)  # type: ignore[arg-type]
+    log.info("of the first")
+    own.remove(first)  # type: ignore[arg-type]
+    if not at_once:
+        own.add(second, logging.INFO)  # type: ignore[arg-type]
+    log.info("of the second")
+    second.run()
+    assert (first.texts, second.texts) == (["of the first"], ["of the second"])
+    own.remove(second)  # type: ignore[arg-type]
+
+
 def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Any) -> None:
     def storm(_: int) -> None:
         for number in range(2500):

@@ -66,7 +66,8 @@ class Forwarding:
     def remove(self, worker: Worker) -> None:
         """Send the rest; the last worker restores logging."""
         if worker is self.workers[0]:
-            self._guarded(self._send, False)
+            # Its event loop may end before a planned message.
+            self._guarded(self._send)
         self.workers.remove(worker)
         if self.workers:
             return
