@@ -906,6 +906,15 @@ ROWS: dict[str, Case] = {
         span="fit",
     ),
     # --------------------------------------- starting, worker_loop
+    # 40 tasks of 0.5 s beside one of 4 s, which begins first: threads save no more than the rest.
+    "too-few-threads-beside-a-long-task": Case(
+        lambda client, cluster: tasks(client, "fit", [4.0] + [0.5] * 40),
+        ("threads",),
+        never=("uneven", "starting"),
+        least=2.45,
+        most=2.5,
+        span="train",
+    ),
     # Unpickling the first task imports for 2 s on each worker; 8 tasks.
     "import-8-tasks": Case(
         lambda client, cluster: tasks(client, "fit", [0.1] * 8),

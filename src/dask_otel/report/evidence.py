@@ -429,7 +429,9 @@ def _roots(
     limits: Mapping[str, float],
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
-    spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
+    spans, groups, tasks = (
+        grouped(session.of_type(one), _root_of) for one in ("span", "group", "task")
+    )
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
     loops, transfers, starving, running, used = (
@@ -453,7 +455,7 @@ def _roots(
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
-        tasks, elsewhere, threads, cancelled = (
+        count, elsewhere, threads, cancelled = (
             sum(one.number(key) or 0.0 for one in found) for key in _SUMS
         )
         if covered(times) < sum(one.end_ns - one.start_ns for one in found):
@@ -474,7 +476,7 @@ def _roots(
             name,
             seconds,
             summed([dict.fromkeys(semconv.PATH_PARTS, 0.0), *map(span_path, found)]),
-            int(tasks),
+            int(count),
             threads / (seconds or 1.0),
             activities,
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
@@ -490,6 +492,9 @@ def _roots(
             cancelled=cancelled,
             paused=sum(_overlap(times, *pause) for pause in pauses),
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
+            longest=max(
+                (one.seconds for one in tasks.get(name, ()) if not one.failed), default=0.0
+            ),
             shorter=_shorter(groups.get(name, ())),
             # An export interval can be longer than the time; a worker's loop is one of many.
             blocked={
@@ -505,13 +510,11 @@ def _roots(
 
 def _shorter(groups: Iterable[Span]) -> float:
     """Return how long runs took that were lost, or made again what was, as a share of others."""
-    runs = gone = took = whole = 0.0
-    for group in groups:
-        results, lost, again, compute = (group.number(key) or 0.0 for key in _RUNS)
-        own = results + lost + again
-        runs, gone, whole = runs + own, gone + lost + again, whole + compute
-        took += (lost + again) * compute / (own or inf)
-    return min(1.0, took * runs / (gone * whole or inf)) if gone else 1.0
+    runs = [[group.number(key) or 0.0 for key in _RUNS] for group in groups]
+    gone = sum(lost + again for _, lost, again, _ in runs)
+    took = sum((one[1] + one[2]) * one[3] / (sum(one[:3]) or inf) for one in runs)
+    whole = sum(one[3] for one in runs) / (sum(sum(one[:3]) for one in runs) or 1.0)
+    return min(1.0, took / gone / (whole or inf)) if gone else 1.0
 
 
 def _memory(

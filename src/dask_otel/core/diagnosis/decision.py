@@ -498,14 +498,15 @@ class _Case:
             part = f"{prefix} {size(held)} ({held / self.root.memory:.0%})"
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
-        what = [what] if isinstance(what, str) else what
-        said = what, evidence.strip(), prefixes
-        # No more than the evidence says: else, the news of an end only took long. The rest of the
-        # work takes as long on threads that are never idle.
-        known = self.blocked if kind == "worker_loop" else inf
-        vain = self.root.unbegun + self.vain.get(kind, 0.0)
-        of = self.span.root, divided, min(known, self.root.spare + vain / self.threads)
-        self.claims.append(_Claim(kind, self.span.name, took, *said, *of))
+        said = [what] if isinstance(what, str) else what, evidence.strip(), prefixes
+        # No more than the evidence says: else, the news of an end only took long. More threads do
+        # not divide a task, which can wait for others that have none, though. The rest of the work
+        # takes as long on threads that are never idle.
+        root, vain = self.root, self.vain.get(kind, 0.0)
+        rest = root.seconds - root.longest * (not root.parts["inner"])
+        known = {"worker_loop": self.blocked, "threads": rest}.get(kind, inf)
+        most = min(known, root.spare + (root.unbegun + vain) / self.threads)
+        self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided, most))
 
     def _is_p2p(self, prefix: str) -> bool:
         """Return whether tasks are of a peer-to-peer shuffle, also those fused with others."""
@@ -854,11 +855,7 @@ class _Case:
         sums = self._causes(works)
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
-            loop, why = self.loop
-            said: dict[str, tuple[str | Sequence[str], str]] = {
-                loop: ("", why),
-                self.waits: (waiting, self.why),
-            }
+            said = {self.loop[0]: ("", self.loop[1]), self.waits: (waiting, self.why)}
             what, why = said.get(kind, (self.many, ""))
             self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")
         return took * (sums.get("", 0.0) / whole if sums else 1.0)

@@ -131,6 +131,8 @@ class RootFacts:
     #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
     missing: float = 0.0
+    #: Seconds of the longest run that is known.
+    longest: float = 0.0
     #: The mean seconds of runs that were lost, or made again what was, as a share of those of all.
     #: At most 1.0.
     shorter: float = 1.0
