@@ -13,13 +13,10 @@ from distributed.spans import SpansSchedulerExtension
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from tests.cluster.conftest import Start
+from tests.simulated.tasks import inc
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
-
-
-def inc(x: int) -> int:
-    return x + 1
 
 
 def wrapped(dask_scheduler: Any) -> set[str]:

@@ -16,6 +16,7 @@ import dask_otel
 from dask_otel._prometheus.page import MetricPage
 from tests.backends.prometheus_names import fine_metrics
 from tests.cluster.conftest import Start
+from tests.cluster.tasks import double
 from tests.cluster.truth import own_values, text_keys
 from tests.environment import OFF
 from tests.waiting import eventually
@@ -48,10 +49,6 @@ def scrape(scheduler: Any, path: str) -> dict[tuple[Any, ...], float]:
 
 def is_ours(key: tuple[Any, ...]) -> bool:
     return key[0].startswith(("dask_span_", "dask_cluster_", "dask_task_", "dask_otel_"))
-
-
-def double(x: int) -> int:
-    return 2 * x
 
 
 def work(client: Client, name: str) -> bool:

@@ -6,12 +6,8 @@ import time
 from typing import Any
 
 from distributed import secede
-
-
-def nap(seconds: float, *after: Any) -> float:
-    """Sleep, and return for how long."""
-    time.sleep(seconds)
-    return seconds
+from lab.programs import fail as fail
+from lab.programs import nap as nap
 
 
 def inc(x: int, delay: float = 0.0) -> int:
@@ -30,12 +26,6 @@ def apart(seconds: float) -> None:
 def filled(size: int, *after: Any) -> bytes:
     """Return a result of a size."""
     return bytes(size)
-
-
-def fail(seconds: float) -> None:
-    """Fail after a while."""
-    time.sleep(seconds)
-    raise ValueError("as asked")
 
 
 def boom() -> None:

@@ -13,32 +13,20 @@ from statistics import median
 from typing import Any
 
 import pytest
-from distributed import secede, wait
+from distributed import wait
+from lab.programs import apart, flaky
 
 import dask_otel
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.plan import plan
-from tests.simulated.tasks import filled
+from tests.simulated.tasks import filled, nap
 from tests.whatif.graphs import random_graphs, recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
 #: Where no message decides.
 EXACT = 1e-3
-
-FAILED: set[int] = set()
-
-
-def nap(seconds: float, *after: Any, fails: int = 0, leaves: bool = False) -> None:
-    """Sleep; fail once, or leave the thread to others."""
-    time.sleep(seconds)
-    if leaves:
-        secede()
-        time.sleep(2 * seconds)
-    if fails and fails not in FAILED:
-        FAILED.add(fails)
-        raise OSError("again")
 
 
 def rounds(b: Any, seed: int = 1) -> None:
@@ -59,13 +47,12 @@ def limited(b: Any) -> None:
 
 def failing(b: Any) -> None:
     """Tasks that fail once."""
-    FAILED.clear()
-    wait([b.client.submit(nap, 0.8, fails=n, retries=1, pure=False) for n in range(9)])
+    wait(b.client.map(flaky, [0.8] * 9, retries=1, pure=False))
 
 
 def leaving(b: Any) -> None:
     """Tasks that secede."""
-    wait(b.client.map(nap, [0.7] * 9, leaves=True, pure=False))
+    wait(b.client.map(apart, [1.4] * 9, pure=False))
 
 
 def side_by_side(b: Any) -> None:
