@@ -63,5 +63,11 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
     ended = Counter(graph.runs["outcome"])
     assert ended == {"m": root.attributes["dask.task.memory.count"], "r": ended["r"]}
     assert ended["r"] == root.attributes["dask.task.rescheduled.count"]
-    assert graph.scheduler == {"stealing": True, "saturation": 1.1, "bandwidth": 1e8}
+    assert graph.scheduler == {
+        "stealing": True,
+        "stealing_interval": 1.0,
+        "saturation": 1.1,
+        "unknown_duration": 0.5,
+        "bandwidth": 1e8,
+    }
     assert sum(map(len, graph.runs["before"])) > ended["m"]
