@@ -30,7 +30,8 @@ not listed. Of them, {unseen}
 
 ## In simulated time
 
-Their seconds are the same on each machine.
+Their seconds do not depend on the machine. Those of groups-on-a-slow-network differ from run to
+run, by some tenths.
 
 {simulated}
 ## In real processes
