@@ -16,8 +16,9 @@ MEMORY = [(0.6, "yellow"), (0.8, "orange"), (0.95, BAD)]
 TO_DO = 'dask_task_state=~"waiting|no-worker|queued|processing"'
 
 
-def by_worker(metric: str) -> tuple[str, str]:
-    return f"sum by (dask_worker_name) ({metric}{{{CLUSTER}}})", "{{dask_worker_name}}"
+def by_worker(metric: str, how: str = "sum") -> tuple[str, str]:
+    """Of all workers of one name: several clusters can have one. Shares have no sum."""
+    return f"{how} by (dask_worker_name) ({metric}{{{CLUSTER}}})", "{{dask_worker_name}}"
 
 
 def total(metric: str) -> str:
@@ -220,7 +221,7 @@ _GPUS = (
         graph(
             "Are the GPUs busy?",
             "Share of the time in which the first GPU of each worker ran anything.",
-            by_worker("hw_gpu_utilization_ratio"),
+            by_worker("hw_gpu_utilization_ratio", "max"),
             unit="percentunit",
             decimals=1,
             width=8,
@@ -261,7 +262,7 @@ _DETAILS = (
         graph(
             "Do the threads use the CPU?",
             "CPU of each worker's process per thread. Low and busy: I/O, sleep or the GIL.",
-            by_worker("dask_worker_cpu_utilization_ratio"),
+            by_worker("dask_worker_cpu_utilization_ratio", "max"),
             unit="percentunit",
             decimals=1,
         ),
