@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_otel.core.records import FinishedSpan, Incident, Progress
+from dask_otel.core.records import FinishedSpan, Incident, Progress, SpanMemory
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
@@ -72,6 +72,7 @@ def full_span(**changes) -> FinishedSpan:
         ),
         code=(f"/home/{SECRET}/a.py", 17, f"run_{SECRET}"),
         requested=(f"other {SECRET}",),
+        memory=SpanMemory(10, 1.0, ((f"load-{SECRET}", 7), ("load-***", 3))),
         attributes={
             "user.name": SECRET,
             "user.list": (SECRET, "b"),
@@ -92,6 +93,9 @@ def test_the_function_is_asked_about_every_text_that_users_write():
     sign = translate(Progress(make_identity(tags=(SECRET,)), 1, T, T + 1), STARRED)
     assert [SECRET in repr(some) for some in (plain, starred, sign)] == [True, False, False]
     span = starred[0]
+    # Two prefixes have the same name now.
+    assert span.attributes["dask.span.memory.largest.size"] == 7
+    assert span.attributes["dask.span.memory.at_peak.load-___"] == 10.0
     user = [span.attributes[name] for name in ("user.list", "user.number")]
     assert (span.name, span.error, user) == (
         "step ***",
