@@ -28,6 +28,7 @@ from benchmarks.results import Row, verdict
 from benchmarks.simulated import Needs, SimulatedCluster
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS
+from dask_otel.core.records import FinishedGraph
 from dask_otel.scheduler.bridge import IDLE_TICK, Bridge
 from dask_otel.settings.reading import read_settings
 
@@ -136,9 +137,11 @@ class Exports:
     profiles = None
 
     def __init__(self) -> None:
-        self.spooled = self.spans = self.logs = self
+        self.spooled = self.spans = self.logs = self.graphs = self
         self.notices: list[Any] = []
         self.tasks = self.notes = 0
+        #: Of roots whose graph log was recorded.
+        self.recorded: list[FinishedGraph] = []
 
     def accepts_metrics(self) -> bool:
         return True
@@ -147,7 +150,9 @@ class Exports:
         """Do nothing: no request is open."""
 
     def offer(self, item: Any, counted: bool = True) -> bool:
-        """Discard a span, or an event, which no task makes."""
+        """Discard a span, or an event, which no task makes; keep a graph log."""
+        if isinstance(item, FinishedGraph):
+            self.recorded.append(item)
         return True
 
     def note(self, note: Any) -> None:

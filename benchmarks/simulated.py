@@ -146,6 +146,12 @@ class SimulatedCluster:
                 ts.add_dependency(made[number])
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
+        priority = {ts.key: ts.priority for ts in made}
+        for plugin in [*scheduler.plugins.values()]:
+            plugin.update_graph(
+                scheduler, client="client", keys=keys, tasks=keys, annotations={},
+                priority=priority, dependencies={}, stimulus_id="update-graph",
+            )  # fmt: skip
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
         return keys
 

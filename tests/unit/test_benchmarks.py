@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 
 import pytest
-from benchmarks import account, marked
+from benchmarks import account, marked, path
 from benchmarks.instructions import count_work, idle, run_tasks
 from benchmarks.results import balanced, interval
-from benchmarks.spool import _spans
+from benchmarks.spool import TASKS, _spans
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dask_otel.core.graph import graph_line
 
 # From tables of the sign test, for 95 %.
 RANKS = {6: 1, 8: 1, 9: 2, 11: 2, 12: 3, 20: 6, 25: 8}
@@ -36,6 +39,17 @@ def test_a_count_is_refused_unless_the_bridge_books_every_task():
     asyncio.run(count_work({}, idle))
     with pytest.raises(RuntimeError, match="booked 20 of 21"):
         asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20) + 1))
+
+
+@pytest.mark.usefixtures("only_new_garbage")
+def test_the_row_of_the_graph_log_records_each_run():
+    without, recorded = (
+        asyncio.run(count_work({**one, "spans": {"linger": "0s"}}, partial(_spans, spans=10)))
+        for one in path._FEATURES["16"][1]
+    )
+    lines = [json.loads("".join(graph_line(one))) for one in recorded.recorded]
+    assert {(len(one["runs"]["task"]), one["left_out"]) for one in lines} == {(TASKS, 0)}
+    assert without.recorded == []
 
 
 def test_with_a_spool_each_span_is_noted_while_it_is_open():
