@@ -12,7 +12,8 @@ import pytest
 from dask_otel.core import identity
 from dask_otel.core.records import Progress, SpanIdentity, SpanRecord, TaskCounts
 from dask_otel.core.traces.translate import translate
-from tests.otlp.pipeline import make_group, make_span
+from tests.otlp.pipeline import make_span
+from tests.unit.finished import make_group
 from tests.waiting import eventually
 
 from .clients import JaegerClient
@@ -73,7 +74,9 @@ def test_a_job_of_ten_minutes_with_work_that_came_late(
 
     # The second group has no length, and is at the very end.
     groups = [(1, START + 1, START + 9), (2, START + 600, START + 600)]
-    tasks = tuple(replace(make_group(n), start=start, stop=stop) for n, start, stop in groups)
+    tasks = tuple(
+        make_group(name=f"load-{number}", start=start, stop=stop) for number, start, stop in groups
+    )
     again = replace(
         who, generation=2, span_id=identity.span_id(dask_id, 2), first=ids, parent_span_id=ids[1]
     )
