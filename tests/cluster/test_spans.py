@@ -8,6 +8,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import pytest
+from dask.utils import parse_timedelta
 from distributed import span, wait
 
 import dask_otel
@@ -65,7 +66,9 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
     assert ended["r"] == root.attributes["dask.task.rescheduled.count"]
     assert graph.scheduler == {
         "stealing": True,
-        "stealing_interval": 1.0,
+        "stealing_interval": parse_timedelta(
+            dask.config.get("distributed.scheduler.work-stealing-interval"), "ms"
+        ),
         "saturation": 1.1,
         "unknown_duration": 0.5,
         "bandwidth": 1e8,
