@@ -125,18 +125,30 @@ async def held(asked: str | None, dask_scheduler: Scheduler) -> Held | Refusal:
     return Held(largest=largest, **answer)
 
 
+#: The names of requests to record without an answer yet; a cancelled client ends one before.
+_asked: set[str] = set()
+
+
 async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded | Refusal:
     """Keep telemetry in memory for a client until `end_record`; start a bridge if there is none."""
     from distributed.metrics import time
 
     from dask_otel.scheduler.plugin import recording_bridge
 
-    for _ in range(2):
-        bridge = await recording_bridge(dask_scheduler)
-        number = None if bridge is None else await bridge.record(name, owner)
-        if number is not None:
-            return Recorded(number=number, time=time())
-        # The first one may be stopped, or replaced, meanwhile.
+    _asked.add(name)
+    try:
+        for _ in range(2):
+            bridge = await recording_bridge(dask_scheduler)
+            if bridge is not None and name in _asked:
+                number = await bridge.record(name, owner)
+                if number is not None:
+                    return Recorded(number=number, time=time())
+            if name not in _asked:
+                await end_record(name, dask_scheduler)
+                return Refusal("ended", "the request has ended meanwhile")
+            # The first one may be stopped, or replaced, meanwhile.
+    finally:
+        _asked.discard(name)
     return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
 
 
@@ -168,6 +180,7 @@ async def read_record(
 
 async def end_record(name: str, dask_scheduler: Scheduler) -> None:
     """Undo `record`; a bridge that was started for it is removed."""
+    _asked.discard(name)
     bridge = _bridge(dask_scheduler)
     if bridge is not None:
         await bridge.forget(name)

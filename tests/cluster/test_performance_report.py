@@ -138,10 +138,13 @@ def test_an_asynchronous_client(
             assert entering.cancelled()
             await asyncio.to_thread(eventually, lambda: "dask-otel" not in plugins)
 
-    record = _wire.record
+    # By its name, as a function that is sent by value has variables of its own.
+    monkeypatch.setattr(_wire, "begin_record", _wire.record, raising=False)
 
     async def begun_for_ever(dask_scheduler: Any, **asked: Any) -> None:
-        await record(dask_scheduler=dask_scheduler, **asked)
+        from dask_otel import _wire
+
+        await _wire.begin_record(dask_scheduler=dask_scheduler, **asked)
         await asyncio.Event().wait()
 
     with caplog.at_level(logging.WARNING, "distributed.dask_otel"):

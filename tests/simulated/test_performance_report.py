@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import threading
@@ -25,6 +26,7 @@ from dask_otel.report.account import Account
 from dask_otel.report.document import report_of
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.telemetry.model import Block
+from dask_otel.scheduler.plugin import NAME
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -525,6 +527,27 @@ def test_a_bridge_that_is_stopped_while_a_block_waits_leaves_nothing(
     eventually(lambda: all(one.closed.is_set() for one in b.threads))
     running = [p.value for p in b.received.points if p.metric == semconv.OTEL_RUNNING.name]
     assert running[-1] == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+@pytest.mark.options(begins=False, unreconciled="nothing is exported")
+def test_a_request_that_ends_before_its_answer_leaves_no_bridge(
+    b: Bridged, slow_exporters: Any, steps: int
+) -> None:
+    """Its client was cancelled while the bridge for it made its exporters."""
+    slow_exporters(3.0)
+
+    async def ask() -> Any:
+        asking = asyncio.ensure_future(_wire.record("one", b.client.id, b.scheduler))
+        while NAME not in b.scheduler.plugins:
+            await asyncio.sleep(0.0)
+        for _ in range(steps):
+            await asyncio.sleep(0.0)
+        await _wire.end_record("one", b.scheduler)
+        return await asking
+
+    assert isinstance(b.cluster.do("scheduler", ask), _wire.Refusal)
+    assert NAME not in b.scheduler.plugins
 
 
 @pytest.mark.options(begins=False, otel={"report": {"record": "always"}})
