@@ -50,6 +50,8 @@ class Graphs:
         #: Their tasks, at most; and after how many the groups that are gone are forgotten.
         self._tasks, self._most = 0, BLOCK
         self._workers: dict[str, GraphWorker] = {}
+        #: Their resources as Dask has and changes them.
+        self._resources: dict[str, Mapping[str, Any]] = {}
         self._gone: deque[GraphWorker] = deque(maxlen=_MOST_GONE)
         self._began = time()
         for ws in scheduler.workers.values():
@@ -98,14 +100,16 @@ class Graphs:
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before these logs."""
-        about = ws.name, ws.address, ws.host, ws.nthreads, ws.resources
+        about = ws.name, ws.address, ws.host, ws.nthreads, {**ws.resources}
         self._workers[ws.address] = GraphWorker(*about, when)
+        self._resources[ws.address] = ws.resources
 
     def worker_removed(self, address: str) -> None:
         """Record that a worker left."""
         worker = self._workers.pop(address, None)
         if worker is not None:
-            self._gone.append(worker._replace(went=time()))
+            resources = self._resources.pop(address)
+            self._gone.append(worker._replace(went=time(), resources=resources))
 
     def ended(self, group: Group, runs: list[RawRun], outcome: str = "m") -> None:
         """Record runs of a group that ended alike."""
@@ -176,9 +180,12 @@ class Graphs:
         log = self._logs.get(span)
         if log is not None:
             gone = [one for one in self._gone if one.went and one.went >= span.start]
-            # Dask changes the resources of one later, while a thread writes them.
-            there = [one._replace(resources={**one.resources}) for one in self._workers.values()]
-            log.workers = (*gone, *there)
+            # A thread writes them while Dask changes its own.
+            for address, resources in self._resources.items():
+                worker = self._workers[address]
+                if worker.resources != resources:
+                    self._workers[address] = worker._replace(resources={**resources})
+            log.workers = (*gone, *self._workers.values())
             known = self.scheduler
             stealing = known.periodic_callbacks.get("stealing")
             saturation = known.WORKER_SATURATION
