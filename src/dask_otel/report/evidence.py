@@ -510,11 +510,13 @@ def _roots(
 
 def _shorter(groups: Iterable[Span]) -> float:
     """Return how long runs took that were lost, or made again what was, as a share of others."""
-    runs = [[group.number(key) or 0.0 for key in _RUNS] for group in groups]
-    gone = sum(lost + again for _, lost, again, _ in runs)
-    took = sum((one[1] + one[2]) * one[3] / (sum(one[:3]) or inf) for one in runs)
-    whole = sum(one[3] for one in runs) / (sum(sum(one[:3]) for one in runs) or 1.0)
-    return min(1.0, took / gone / (whole or inf)) if gone else 1.0
+    runs = gone = took = whole = 0.0
+    for group in groups:
+        results, lost, again, compute = (group.number(key) or 0.0 for key in _RUNS)
+        own = results + lost + again
+        runs, gone, whole = runs + own, gone + lost + again, whole + compute
+        took += (lost + again) * compute / (own or inf)
+    return min(1.0, took * runs / (gone * whole or inf)) if gone else 1.0
 
 
 def _memory(

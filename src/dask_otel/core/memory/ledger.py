@@ -18,15 +18,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from heapq import nlargest
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
 from dask_otel.core.memory.fullest import FullestWorkers
 from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
 
-#: Prefixes of a root whose results are summed by prefix, the others as one; and exported at a peak.
-MAX_PREFIXES, MAX_AT_PEAK = 128, 8
+#: Prefixes of a root whose results are summed by prefix; the others are one sum.
+MAX_PREFIXES: Final = 128
+#: Prefixes of a root that are exported with its peak.
+MAX_AT_PEAK: Final = 8
 
 
 class Owner(Protocol):

@@ -292,7 +292,8 @@ class _Translation(TaskRecords):
                 (self._redacted_text(semconv.TASK_PREFIX, raw), size)
                 for raw, size in memory.at_peak
             ]
-            for prefix, size in named[:1]:
+            if named:
+                prefix, size = named[0]
                 self._put(out, {semconv.SPAN_MEMORY_PREFIX_SIZE: size})
                 if prefix is not None:
                     out[semconv.SPAN_MEMORY_PREFIX] = prefix

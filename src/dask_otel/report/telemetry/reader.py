@@ -140,20 +140,19 @@ def _unfinished(spans: list[Span]) -> list[Span]:
         last = max(found, key=lambda sign: sign.end_ns)
         *tags, name = span_tags(last.full_name) or [""]
         above = full_name(tags)
-        unfinished += [
-            Span(
-                trace_id=trace_id,
-                span_id=span_id,
-                parent_id=ids.get((trace_id, above), ""),
-                name=name or last.name,
-                start_ns=min(sign.start_ns for sign in found),
-                end_ns=last.end_ns,
-                attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
-                unfinished=True,
-            )
-        ]
+        one = Span(
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=ids.get((trace_id, above), ""),
+            name=name or last.name,
+            start_ns=min(sign.start_ns for sign in found),
+            end_ns=last.end_ns,
+            attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
+            unfinished=True,
+        )
+        unfinished.append(one)
     # It was open as long as those below it.
-    _, below = tree_of([*spans, *unfinished])
+    _, below = tree_of([*spans, *unfinished] if unfinished else ())
     for one in unfinished:
         one.end_ns = max(each.end_ns for each in subtree([one], below))
     return unfinished
