@@ -301,7 +301,7 @@ class SchedulerAdapter:
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
-        self.spans.submission_over()
+        self.spans.requested = {}
         if self.blocks.leaving:
             with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)
@@ -370,8 +370,9 @@ class SchedulerAdapter:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account for its time; hold it open if a client is in its block."""
-        # The unexported seconds belong to an earlier generation.
-        span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
+        # The unexported seconds of an earlier generation will be added to this one: it owes them.
+        idle, capacity = self.time.accounting.pending(span.identity.dask_id)
+        span.idle, span.capacity = -idle, -capacity
         self.blocks.blocks.span_opened(span)
 
     def span_activity(self, span: OpenSpan) -> None:

@@ -143,7 +143,7 @@ class Heartbeats:
                 activities[activity] = activities.get(activity, 0.0) + value
         for span_id, metered in seconds.items():
             if (span := open_spans.get(span_id)) is not None:
-                span.reported(worker, metered > 0.0)
+                span.workers[worker] = metered > 0.0 or span.workers.get(worker, False)
         if not seconds.keys() <= open_spans.keys():
             self._late(data)
 

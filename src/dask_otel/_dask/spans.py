@@ -60,7 +60,7 @@ class DaskSpans:
         self._memory = lifecycle.memory
         if self._memory is not None:
             self._memory.open_groups, self._memory.owner = self.groups, self._owner
-        #: By group, the span that the client requested in the present submission.
+        #: By group, the span that the client requested in the present submission; until a tick.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
         self._seen = 0
@@ -84,10 +84,6 @@ class DaskSpans:
     def release(self) -> None:
         """Release Dask's objects."""
         self.groups.clear()
-
-    def submission_over(self) -> None:
-        """Forget the facts of the last submission."""
-        self.requested = {}
 
     def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
         """Adopt a group's unfinished work from before the bridge.

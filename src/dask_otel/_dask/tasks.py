@@ -534,7 +534,7 @@ class TaskEvents:
                 self._interrupted(group, key, assigned, sent, ran, stimulus_id, waited_for, lost)
                 return
             if sent:
-                self._outcomes.computed_again(group)
+                group.recomputed += 1
                 self._repeated(group, key, "recomputed", now, counted)
         span, number = group.span, None
         parts: tuple[Part, ...] = ()
@@ -551,7 +551,7 @@ class TaskEvents:
                     worker, started, stopped, stimulus_id, sent, now
                 )
             if held is not None and computed > held:
-                span.ran_beside(computed - held)
+                span.seceded += computed - held
                 if self._spans.graphs is not None:
                     self._spans.graphs.seceded(group, key, sent, held)
             if stimulus_id[0] == END:
@@ -749,7 +749,7 @@ class TaskEvents:
         lost = address not in self._spans.scheduler.workers
         # Workers that close in turn send lost results to each other, which never run.
         if lost and group is not None and (seen is not None or key not in self._sent_again):
-            self._outcomes.lost(group)
+            group.lost += 1
             self._count(semconv.TASK_LOST.name, group)
         how, message = interruption(stimulus_id), self._time.failure_of(key)
         startstops = message.get("startstops") or ()

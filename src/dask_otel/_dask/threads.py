@@ -145,7 +145,8 @@ class ThreadTime:
                 if shares is idle:
                     batches.open.add(semconv.SPAN_IDLE_TIME.name, tags, value=seconds)
                 if span is not None:
-                    span.credit(seconds if shares is idle else 0.0, seconds)
+                    span.idle += seconds if shares is idle else 0.0
+                    span.capacity += seconds
             yield
         self._closed = None
 

@@ -194,7 +194,10 @@ class Lifecycle:
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
         parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
         above = () if parent is None else (parent, *parent.above)
-        span = OpenSpan(start, above, ident, self._is_late(ancestors))
+        direct = self.open.get(ancestors[-1]) if ancestors else None
+        # The span above was exported: this is always its first generation.
+        late = bool(ancestors) and (direct is None or direct.identity.generation > 1)
+        span = OpenSpan(start, above, ident, late)
         self.computing.opened(span)
         if self.memory is not None:
             self.memory.opened(span)
@@ -211,11 +214,6 @@ class Lifecycle:
         self._cluster.span_opened(span)
         return span
 
-    def _is_late(self, ancestors: tuple[str, ...]) -> bool:
-        """Whether the span above (always its first generation) has been exported."""
-        above = self.open.get(ancestors[-1]) if ancestors else None
-        return bool(ancestors) and (above is None or above.identity.generation > 1)
-
     def add_group(
         self,
         span: OpenSpan,
@@ -226,7 +224,7 @@ class Lifecycle:
     ) -> Group:
         """Add a task group, with these sums before now, to an open span."""
         group = Group(span, name, prefix, source, self._limits.tasks.floor, before)
-        span.add(group)
+        span.groups.append(group)
         return group
 
     def all_forgotten(self, now: float) -> None:
@@ -283,7 +281,7 @@ class Lifecycle:
         if self.memory is not None:
             self.memory.busy(span)
         self._stop_settling(span)
-        self.reports.begin_anew(span)
+        span.owing = None
 
     def _work_ended(self, span: OpenSpan, now: float) -> None:
         self._step(span, Trigger.QUIET)
@@ -295,7 +293,7 @@ class Lifecycle:
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
         self.settling[span] = None
-        self.reports.wait_for(span)
+        self.reports.due[span] = None
 
     def _stop_settling(self, span: OpenSpan) -> None:
         if span in self.settling:

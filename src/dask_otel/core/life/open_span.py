@@ -191,12 +191,6 @@ class Group(TaskCounts):
     def __repr__(self) -> str:
         return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
 
-    def take_moves(self) -> tuple[int, float]:
-        """Return the bytes that came and their sum with times, and begin new sums."""
-        moves = self.came, self.moment
-        self.came, self.moment = 0, 0.0
-        return moves
-
     @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""
@@ -363,30 +357,7 @@ class OpenSpan(SpanPath):
         below = () if self.below is None else (self.below.counts,)
         return TaskCounts.of(*self.groups, *below)
 
-    # Changes that come from several modules.
-
-    def add(self, group: Group) -> None:
-        """Add a group."""
-        self.groups.append(group)
-
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
         self.groups, self.runs, self.results = [], None, None
         self.close()
-
-    def reported(self, worker: str, ran: bool) -> None:
-        """Record that a worker reported metrics of it, and whether it ran own tasks."""
-        self.workers[worker] = ran or self.workers.get(worker, False)
-
-    def owe_time(self, idle: float, capacity: float) -> None:
-        """Begin with a debt: time of an earlier generation that will be credited to this one."""
-        self.idle, self.capacity = -idle, -capacity
-
-    def ran_beside(self, seconds: float) -> None:
-        """Add seconds for which a task of it ran after it had seceded."""
-        self.seceded += seconds
-
-    def credit(self, idle: float, capacity: float) -> None:
-        """Add a share of the cluster's idle seconds, and of its capacity."""
-        self.idle += idle
-        self.capacity += capacity

@@ -1,9 +1,9 @@
 """The tasks of open spans: their outcomes, workers and times.
 
 Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
-reruns, workers, first start and last end. But `_dask/tasks` counts most submitted tasks, and all
-results, without a call. The lifecycle is notified when a span gets its first unfinished task and
-when the last one ends.
+reruns, workers, first start and last end. But `_dask/tasks` counts most submitted tasks, all
+results, and lost and repeated runs, without a call. The lifecycle is notified when a span gets its
+first unfinished task and when the last one ends.
 """
 
 from __future__ import annotations
@@ -173,11 +173,6 @@ class Outcomes:
         self._removed(group.span, now)
 
     @staticmethod
-    def computed_again(group: Group) -> None:
-        """Count a recomputation that has run."""
-        group.recomputed += 1
-
-    @staticmethod
     def _take_back_result(group: Group, counted: bool, change: Literal[1, -1] = 1) -> None:
         if counted:
             group.memory -= change
@@ -190,11 +185,6 @@ class Outcomes:
         """Begin a group no later than a worker's first action for a finished run."""
         start = max(min([start for _, start, _ in run[PARTS]]), group.span.start)
         group.start = min(group.start or start, start)
-
-    @staticmethod
-    def lost(group: Group) -> None:
-        """Count a run that was lost with its worker, whatever the task's outcome."""
-        group.lost += 1
 
     def blamed(self, group: Group, now: float) -> None:
         """Count a task that will never run, because a dependency failed."""

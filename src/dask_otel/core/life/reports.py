@@ -35,7 +35,7 @@ class Reports:
         self._workers: defaultdict[str, WorkerReports] = defaultdict(WorkerReports)
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
-        #: Spans to check: new ones, and those whose worker has reported.
+        #: Spans to check: new ones, which the owner adds, and those whose worker has reported.
         self.due: dict[OpenSpan, None] = {}
 
     def heartbeat(self, worker: str, began: float, cancelled: int) -> None:
@@ -79,14 +79,6 @@ class Reports:
             for span in waiting:
                 span.awaits = None
             self.due.update(waiting)
-
-    def wait_for(self, span: OpenSpan) -> None:
-        """Add a finished span: `take_complete` returns it when its metrics have arrived."""
-        self.due[span] = None
-
-    def begin_anew(self, span: OpenSpan) -> None:
-        """Forget the workers that owe metrics of a span: it has work again."""
-        span.owing = None
 
     def forget(self, span: OpenSpan) -> None:
         """Stop waiting for a span; `OpenSpan.owing` has the workers that did not report."""

@@ -53,10 +53,8 @@ class Coming(Protocol):
     """A group of an open span; see `Group`."""
 
     source: Any
-
-    def take_moves(self) -> tuple[int, float]:
-        """Return the bytes that came, and their sum with times."""
-        ...
+    came: int
+    moment: float
 
 
 class Moves:
@@ -273,7 +271,8 @@ class Ledger:
     def _add(self) -> dict[Hashable, Holding]:
         """Add all moves to the sums; return the holdings of their groups."""
         for one in self.came:
-            self.moves[one.source].add(*one.take_moves())
+            self.moves[one.source].add(one.came, one.moment)
+            one.came, one.moment = 0, 0.0
         self.came.clear()
         changed = {group: self._holding(group) for group in self.moves}
         for group, holding in changed.items():
