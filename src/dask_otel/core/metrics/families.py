@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from dask_otel import semconv
 from dask_otel.core.metrics import cardinality
@@ -27,6 +27,7 @@ _MAX_ROUTES: Final = 20_000
 _MAX_ROUTE_TEXT: Final = 256
 
 AnySeries: TypeAlias = NumberSeries | HistogramSeries
+Kept = TypeVar("Kept")
 
 _SERIES: Final[dict[str, type[AnySeries]]] = {"histogram": HistogramSeries, "counter": NumberSeries}
 
@@ -141,30 +142,20 @@ class Families:
 
     def label(self, tags: tuple[Hashable, ...]) -> SpanLabel:
         """Return the span label of these tags."""
-        found = self._labels.get(tags)
-        if found is not None:
+        if found := self._labels.get(tags):
             return found
         texts, denied = self._rules.span(tags, self._sanitizer)
         if denied:
             self.folded.count("denied_names")
             texts = (semconv.FOLDED, semconv.FOLDED, *texts[2:])
-        label = SpanLabel(texts)
-        if _is_plain(tags):
-            self._labels[tags] = label
-            self._count_route()
-        return label
+        return self._kept(self._labels, tags, SpanLabel(texts), _is_plain(tags))
 
     def of_span(self, label: SpanLabel, key: SpanMetricKey) -> AnySeries:
         """Return the series of a span's key, and cache it in ``label.routes``."""
-        found = label.routes.get(key)
-        if found is not None:
+        if found := label.routes.get(key):
             return found
         metric, labels = route_span_key(key)
-        series = self._series(metric, label, labels)
-        if _is_plain(key):
-            label.routes[key] = series
-            self._count_route()
-        return series
+        return self._kept(label.routes, key, self._series(metric, label, labels), _is_plain(key))
 
     def of_cluster(self, key: Hashable) -> AnySeries | None:
         """Return the series of a key of the cluster's totals.
@@ -180,20 +171,16 @@ class Families:
 
     def of_raw(self, raw: RawSeries) -> AnySeries:
         """Return the series of a raw series; raises for one that is not in `semconv`."""
-        found = self._raw.get(raw)
-        if found is not None:
+        if found := self._raw.get(raw):
             return found
         name, *labels = raw
         metric, label = METRICS[name], None  # type: ignore[index]
         if semconv.SPAN in metric.labels:
             tags, *labels = labels
             label = self.label(tags)  # type: ignore[arg-type]
-        series = self._series(metric, label, tuple(labels))
         # Integer labels are workers' names, which the bridge sets itself.
-        if all(type(p) is int or _is_short(p) or _is_plain(p) for p in raw):
-            self._raw[raw] = series
-            self._count_route()
-        return series
+        plain = all(type(p) is int or _is_short(p) or _is_plain(p) for p in raw)
+        return self._kept(self._raw, raw, self._series(metric, label, tuple(labels)), plain)
 
     def _series(
         self, metric: Metric, label: SpanLabel | None, labels: tuple[Hashable, ...]
@@ -245,10 +232,14 @@ class Families:
                 values[place] = semconv.FOLDED
         return tuple(values)
 
-    def _count_route(self) -> None:
-        self._routes += 1
-        if self._routes > _MAX_ROUTES:
-            self.forget_routes()
+    def _kept(self, routes: dict[Hashable, Kept], key: Hashable, found: Kept, plain: bool) -> Kept:
+        """Cache what belongs to a plain key, and return it."""
+        if plain:
+            routes[key] = found
+            self._routes += 1
+            if self._routes > _MAX_ROUTES:
+                self.forget_routes()
+        return found
 
     def _count_folded(self, kind: str, what: str) -> None:
         self.folded.count(kind)

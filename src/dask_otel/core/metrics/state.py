@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from dask_otel import semconv
@@ -112,16 +113,15 @@ class MetricState:
         for deltas in batch.span_deltas.values():
             breathe()
             self._guard(self._apply_span, deltas, time_ns)
-        for key, value in batch.cluster_deltas.items():
+        of_cluster, of_raw = self._families.of_cluster, self._families.of_raw
+        for find, key, value, ids in chain(
+            ((of_cluster, key, value, None) for key, value in batch.cluster_deltas.items()),
+            ((of_raw, raw, value, None) for raw, value in batch.increments.items()),
+            ((of_raw, (one.metric, *one.labels), one.value, one.ids) for one in batch.observations),
+        ):
             breathe()
-            self._guard(self._add, self._families.of_cluster, key, value, None, time_ns)
-        for raw, value in batch.increments.items():
-            breathe()
-            self._guard(self._add, self._families.of_raw, raw, value, None, time_ns)
+            self._guard(self._add, find, key, value, ids, time_ns)
         self._take_levels(batch)
-        for metric, labels, value, ids in batch.observations:
-            breathe()
-            self._guard(self._add, self._families.of_raw, (metric, *labels), value, ids, time_ns)
         for raw, durations in batch.distributions.items():
             self._guard(self._merge, raw, durations)
 
