@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Literal
 
+from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import (
     Cause,
     Group,
@@ -184,7 +185,7 @@ class Outcomes:
     def prepared(group: Group, run: RawRun) -> None:
         """Begin a group no later than a worker's first action for a finished run."""
         start = max(min([start for _, start, _ in run[PARTS]]), group.span.start)
-        group.start = min(group.start or start, start)
+        group.start = earliest(group.start, start)
 
     def blamed(self, group: Group, now: float) -> None:
         """Count a task that will never run, because a dependency failed."""
@@ -234,8 +235,7 @@ class Outcomes:
 
     def at_work_until(self, span: OpenSpan, until: float) -> None:
         """End the span no earlier than `until`: a task or a client's block was active."""
-        if until > span.last_stop:
-            span.last_stop = until
+        span.last_stop = max(span.last_stop, until)
 
     def exported(self, span: OpenSpan) -> None:
         """Forget the tasks that will return: they belong to the next generation."""
@@ -251,23 +251,12 @@ class Outcomes:
             span.workers[worker] = True
         # The times are corrected (see `clock_offsets`). If a clock was set, that is not enough: no
         # run ends in the future, or starts before its span.
-        if stop > now:
-            start -= stop - now
-            stop = now
-        if start > stop:
-            start = stop
-        if start < span.start:
-            start = span.start
-            if stop < start:
-                stop = start
-        if start < group.start or not group.start:
-            group.start = start
-        if stop > group.stop:
-            group.stop = stop
-        if start < span.first_start or not span.first_start:
-            span.first_start = start
-        if stop > span.last_stop:
-            span.last_stop = stop
+        start = max(span.start, min(start - max(0.0, stop - now), stop, now))
+        stop = max(span.start, min(stop, now))
+        group.start = earliest(group.start, start)
+        group.stop = max(group.stop, stop)
+        span.first_start = earliest(span.first_start, start)
+        span.last_stop = max(span.last_stop, stop)
 
     def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
