@@ -182,7 +182,9 @@ class SchedulerAdapter:
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
         """Set the sampler, and annotate waiting tasks again if its decisions differ."""
-        if self.contexts.decide_with(sampled):
+        self.contexts.decide_with(sampled)
+        traces = [span.identity.trace_id for span in self.lifecycle.open.values()]
+        if any(sampled(trace) != trace.sampled_by_default for trace in traces):
             self.spans.annotate_all()
 
     def record_graphs(self, on: bool) -> None:

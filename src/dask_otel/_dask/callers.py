@@ -100,13 +100,10 @@ class TaskContexts:
             del annotations[DECISION_KEY]
             annotations.pop(STATE_KEY, None)
 
-    def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
-        """Set the sampler for all further contexts.
-
-        Return whether any earlier context differs.
-        """
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Set the sampler for all further contexts."""
         self._forget_last()
-        return self.callers.decide_with(sampled)
+        self.callers.sampled = sampled
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span whose generation is over."""

@@ -8,7 +8,7 @@ gets. A carrier can be anything: nothing raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from dask_otel.core.context import (
@@ -37,19 +37,6 @@ MAX_LINKS: Final = 31
 _UNREAD: Final = object()
 
 
-@dataclass(slots=True)
-class _Open:
-    """The callers of an open span."""
-
-    #: The last task's carrier, and the context that this task got.
-    carrier: object = _UNREAD
-    context: TaskContext | None = None
-    #: Callers of other traces.
-    links: tuple[Traceparent, ...] = ()
-    #: The first caller's baggage entries to export.
-    baggage: Mapping[str, str] | None = None
-
-
 class Callers:
     """The callers' contexts on one scheduler.
 
@@ -65,8 +52,8 @@ class Callers:
 
     Notes
     -----
-    Belongs to the thread that runs the scheduler's event loop. Holds one entry for each open span
-    with a caller.
+    Belongs to the thread that runs the scheduler's event loop. Holds up to two entries for each
+    open span with a caller.
     """
 
     def __init__(
@@ -78,30 +65,14 @@ class Callers:
         self.propagation = propagation
         self._count = count
         self._baggage = frozenset(baggage)
-        self._sampled: Callable[[Trace], bool] | None = None
-        self._open: dict[OpenSpan, _Open] = {}
+        #: The sampler, which is made some time after the start. Until then tasks get the default
+        #: sampler's decision: the caller's, or to sample if there is no caller.
+        self.sampled: Callable[[Trace], bool] = attrgetter("sampled_by_default")
+        #: By open span: callers of other traces, and the first caller's baggage entries to export.
+        self._links: dict[OpenSpan, tuple[Traceparent, ...]] = {}
+        self._entries: dict[OpenSpan, Mapping[str, str]] = {}
         #: The last carrier and its caller: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
-
-    def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
-        """Set the sampler, which is made some time after the start.
-
-        Until then tasks get the default sampler's decision: the caller's, or to sample if there is
-        no caller.
-
-        Returns
-        -------
-        differs
-            Whether the sampler decides differently for an open span whose tasks got a decision.
-        """
-        self._sampled = sampled
-        differs = False
-        for span, known in self._open.items():
-            known.carrier = _UNREAD
-            trace = span.identity.trace_id
-            if known.context is not None and sampled(trace) != trace.sampled_by_default:
-                differs = True
-        return differs
 
     def read(self, carrier: object) -> Caller | None:
         """Return the caller in a carrier; None if there is none, or for garbage (counted)."""
@@ -136,12 +107,12 @@ class Callers:
             return
         ident = span.identity
         if self._baggage and caller.baggage and ident.tags != DEFAULT_SPAN:
-            self._line(span).baggage = baggage_entries(caller.baggage, self._baggage)
+            self._entries[span] = baggage_entries(caller.baggage, self._baggage)
         trace = ident.trace_id
         if trace.caller == caller.parent and ident.parent_span_id == caller.parent.span_id:
             self._count("adopted")
         elif trace != caller.parent.trace_id and ident.dask_id == ident.root_id:
-            self._link(span, self._line(span), caller.parent)
+            self._link(span, caller.parent)
 
     def task_context(self, span: OpenSpan, carrier: object) -> TaskContext:
         """Return the context for a task of the span that came with this carrier.
@@ -149,56 +120,34 @@ class Callers:
         If the task's caller differs from its span's, the task keeps its own: concurrent callers can
         share a TaskGroup, which Dask assigns to the first caller's span.
         """
-        known = self._open.get(span)
-        if known is None:
-            if carrier is None and self._sampled is not None:
-                # Most spans: their sampler has decided for good, so there is nothing to keep.
-                return self._own_context(span)
-            known = self._line(span)
-        context = known.context
-        if known.carrier is not carrier or context is None:
-            context = known.context = self._decide_context(span, known, carrier)
-            known.carrier = carrier
-        return context
-
-    def _line(self, span: OpenSpan) -> _Open:
-        return self._open.setdefault(span, _Open())
-
-    def _decide_context(self, span: OpenSpan, known: _Open, carrier: object) -> TaskContext:
-        caller = self.read(carrier)
-        if caller is not None and caller.parent.trace_id != span.identity.trace_id:
-            self._link(span, known, caller.parent)
+        trace, caller = span.identity.trace_id, self.read(carrier)
+        if caller is not None and caller.parent.trace_id != trace:
+            self._link(span, caller.parent)
             if self.propagation == "adopt":
                 return format_traceparent(caller.parent), caller.state
-        return self._own_context(span)
-
-    def _own_context(self, span: OpenSpan) -> TaskContext:
-        ident = span.identity
-        trace = ident.trace_id
-        sampled = trace.sampled_by_default if self._sampled is None else self._sampled(trace)
-        own = Traceparent(trace, ident.span_id, trace.flags(sampled))
+        own = Traceparent(trace, span.identity.span_id, trace.flags(self.sampled(trace)))
         return format_traceparent(own), trace.state
 
-    def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
+    def _link(self, span: OpenSpan, caller: Traceparent) -> None:
         """Add a link from a span to a caller of another trace, unless its tree has it."""
         if any(caller in self.links(above) for above in (span, *span.above)):
             return
-        if len(known.links) >= MAX_LINKS:
+        links = self.links(span)
+        if len(links) >= MAX_LINKS:
             self._count("dropped")
             return
-        known.links += (caller,)
+        self._links[span] = (*links, caller)
         self._count("linked")
 
     def links(self, span: OpenSpan) -> tuple[Traceparent, ...]:
         """Return the callers of other traces."""
-        known = self._open.get(span)
-        return () if known is None else known.links
+        return self._links.get(span, ())
 
     def baggage(self, span: OpenSpan) -> Mapping[str, str]:
         """Return the baggage entries to export of a generation's first caller."""
-        known = self._open.get(span)
-        return (known and known.baggage) or {}
+        return self._entries.get(span, {})
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
-        self._open.pop(span, None)
+        self._links.pop(span, None)
+        self._entries.pop(span, None)
