@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -57,15 +58,19 @@ class Coming(Protocol):
     moment: float
 
 
-class Moves:
+class _Referable:
+    """Has a slot for weak references."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class Moves(_Referable):
     """Results that came and went; those that go count as negative."""
 
-    __slots__ = ("bytes", "moment")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        #: The sum of ``change * time``.
-        self.moment = 0.0
+    bytes: int = 0
+    #: The sum of ``change * time``.
+    moment: float = 0.0
 
     def add(self, size: int, moment: float) -> None:
         """Add some moves."""
@@ -73,28 +78,24 @@ class Moves:
         self.moment += moment
 
 
+@dataclass(slots=True, eq=False)
 class Series(Moves):
     """The results of one series of the metrics, and what was exported of them."""
 
-    __slots__ = ("__weakref__", "exported", "exported_time")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.exported, self.exported_time = 0, 0.0
+    exported: int = 0
+    exported_time: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Sum(Moves):
     """The results of one generation."""
 
-    __slots__ = ("base", "late", "late_since", "peak")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peak = 0
-        #: The negative of `moment` when the generation began.
-        self.base = 0.0
-        #: What the bytes over time have changed by since a time when the work was done.
-        self.late, self.late_since = 0.0, 0.0
+    peak: int = 0
+    #: The negative of `moment` when the generation began.
+    base: float = 0.0
+    #: What the bytes over time have changed by since a time when the work was done.
+    late: float = 0.0
+    late_since: float = 0.0
 
     def begin(self, now: float) -> None:
         """Begin a generation: its peak and its bytes over time."""
@@ -126,19 +127,16 @@ class Sum(Moves):
         return SpanMemory(self.peak, max(0.0, spent), at_peak)
 
 
+@dataclass(slots=True, eq=False)
 class SpanSum(Sum):
     """The results of a span and of those below it."""
 
-    __slots__ = ("__weakref__", "above", "at_peak", "prefixes", "quiet")
-
-    def __init__(self, above: tuple[SpanSum, ...]) -> None:
-        super().__init__()
-        self.above = above
-        #: When its work was done; 0.0 before.
-        self.quiet = 0.0
-        #: Of a root: the bytes of the tree by prefix, now and at the peak.
-        self.prefixes: Counter[str] = Counter()
-        self.at_peak: tuple[tuple[str, int], ...] = ()
+    above: tuple[SpanSum, ...] = ()
+    #: When its work was done; 0.0 before.
+    quiet: float = 0.0
+    #: Of a root: the bytes of the tree by prefix, now and at the peak.
+    prefixes: Counter[str] = field(default_factory=Counter)
+    at_peak: tuple[tuple[str, int], ...] = ()
 
     def rise(self) -> None:
         """Note a new peak."""
@@ -239,7 +237,7 @@ class Ledger:
     def _span(self, owner: Owner) -> SpanSum:
         if (known := self._spans.get(owner.id)) is None:
             above = None if owner.parent is None else self._span(owner.parent)
-            known = SpanSum(() if above is None else (above, *above.above))
+            known = SpanSum(above=() if above is None else (above, *above.above))
             self._spans[owner.id] = known
             if (span := self._open.get(owner.id)) is not None:
                 span.results = known
