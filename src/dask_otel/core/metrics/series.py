@@ -200,22 +200,20 @@ class LevelSeries(NumberSeries):
 class HistogramSeries(Series):
     """A histogram of durations."""
 
-    #: Durations up to the last point; with delta temporality, since the last accepted one.
+    #: All durations; with delta temporality, those since the last accepted point.
     total: Distribution = field(default_factory=Distribution)
-    #: Durations since the last point.
-    recent: Distribution = field(default_factory=Distribution)
 
     def _take(self, value: int | float) -> bool:
         if not self._is_finite_with(value):
             return False
-        self.recent.add(value)
+        self.total.add(value)
         return True
 
     def merge(self, durations: Distribution, epoch: int) -> bool:
         """Add durations that were counted elsewhere; False if the sum would not be finite."""
         if not self._is_finite_with(durations.sum):
             return False
-        self.recent.merge(durations)
+        self.total.merge(durations)
         self.epoch = epoch
         return True
 
@@ -225,12 +223,10 @@ class HistogramSeries(Series):
 
     def point(self, time_ns: int) -> HistogramPoint:
         """Return the cumulative point of this export."""
-        self._take_recent()
         return self._make(self.start_ns, time_ns, self.total, self.take_exemplar(time_ns))
 
     def delta_point(self, time_ns: int) -> HistogramPoint | None:
         """Return the measurements since the last accepted point, or None if there are none."""
-        self._take_recent()
         if not any(self.total.counts):
             return None
         self.sent_ns = time_ns
@@ -241,12 +237,8 @@ class HistogramSeries(Series):
         self.total, self.confirmed_ns = Distribution(), self.sent_ns
 
     def _is_finite_with(self, seconds: float) -> bool:
-        total = self.total.sum + self.recent.sum + seconds
+        total = self.total.sum + seconds
         return total - total == 0
-
-    def _take_recent(self) -> None:
-        self.total.merge(self.recent)
-        self.recent = Distribution()
 
     def _make(
         self, start_ns: int, time_ns: int, durations: Distribution, exemplars: tuple[Exemplar, ...]
