@@ -57,11 +57,6 @@ def unfinished(group: TaskGroup) -> int:
     return sum(group.states[state] for state in UNFINISHED)
 
 
-def has_ended(group: TaskGroup) -> bool:
-    """Whether any task of a group has ended or is gone."""
-    return any(count for state, count in group.states.items() if state not in UNFINISHED)
-
-
 def restriction(task: TaskState) -> str:
     """Return by what a task is restricted to some workers; empty if any may run it."""
     if task.resource_restrictions:

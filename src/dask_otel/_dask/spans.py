@@ -17,7 +17,6 @@ from dask_otel._dask.facts import (
     UNFINISHED,
     ancestors,
     group_sums,
-    has_ended,
     restriction,
     unfinished,
 )
@@ -102,7 +101,9 @@ class DaskSpans:
                 if dask_span.id in known
                 else self._created(dask_span, known)
             )
-            if any(has_ended(group) for group in dask_span.groups):
+            states = [item for one in dask_span.groups for item in one.states.items()]
+            # Some of its tasks have ended, or are gone.
+            if any(count for state, count in states if state not in UNFINISHED):
                 span.partial = True
                 if dask_span.id not in known:
                     began = dask_span.start

@@ -399,19 +399,16 @@ class Accounting:
         self, account: WorkerTime, before: float, since: float, until: float, settled: Settlement
     ) -> None:
         """Book seconds that passed since a worker's last cut, and before it since the previous."""
-        idle, earlier, lost, excess = settled
-        self._lost += lost
-        self._excess += excess
-        if earlier > 0.0:
-            spans = account.earlier_spans
-            unused = self._sharing.book_late(
-                earlier, before, since, spans, account.earlier_unworked
+        self._lost += settled.lost
+        self._excess += settled.excess
+        if settled.earlier > 0.0:
+            account.earlier_unworked -= self._sharing.book_late(
+                settled.earlier, before, since, account.earlier_spans, account.earlier_unworked
             )
-            account.earlier_unworked -= unused
-        if idle > 0.0:
-            spans = account.recent_spans
-            unused = self._sharing.book_late(idle, since, until, spans, account.unworked)
-            account.unworked -= unused
+        if settled.idle > 0.0:
+            account.unworked -= self._sharing.book_late(
+                settled.idle, since, until, account.recent_spans, account.unworked
+            )
 
     def _advance(self, now: float) -> None:
         passed = now - self._now

@@ -47,17 +47,15 @@ class LongSpans:
     def __init__(
         self, limits: Limits, generations: Generations, open_spans: Mapping[str, OpenSpan]
     ) -> None:
-        self._after = limits.progress_after
-        self._interval = limits.progress_interval
-        self._later = max(limits.linger, LATER)
+        self._limits = limits
         self._generations = generations
         self._open = open_spans
-        self.due = Schedule(max(self._interval, self._after or 0.0))
+        self.due = Schedule(max(limits.progress_interval, limits.progress_after or 0.0))
 
     def opened(self, span: OpenSpan) -> None:
         """Add a new generation."""
-        if self._after is not None:
-            self.due.set(span.identity.dask_id, span.start + self._after)
+        if self._limits.progress_after is not None:
+            self.due.set(span.identity.dask_id, span.start + self._limits.progress_after)
 
     def signs(self, now: float) -> list[Progress]:
         """Return the due signs of life, at most `AT_ONCE`."""
@@ -67,10 +65,11 @@ class LongSpans:
             if span.phase is not Phase.OPEN:
                 # Its work is done, so a sign would make it look longer than it is. It ends or gets
                 # new work within the linger.
-                self.due.set(dask_id, now + self._later)
+                self.due.set(dask_id, now + max(self._limits.linger, LATER))
             elif self._generations.claim(span.identity):
                 signs.append(_sign(span, now))
-                self.due.set(dask_id, now + max(self._interval, SHARE * (now - span.start)))
+                wait = max(self._limits.progress_interval, SHARE * (now - span.start))
+                self.due.set(dask_id, now + wait)
                 if len(signs) == AT_ONCE:
                     break
         return signs
