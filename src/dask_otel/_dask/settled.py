@@ -45,8 +45,6 @@ class SettledSpans:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
         self._blocks = adapter.blocks.blocks
-        #: The scheduler's clients by their ids.
-        self.clients = adapter.scheduler.clients
         #: Set at the next change; None while nobody waits.
         self._changed: asyncio.Event | None = None
         self._closed = False

@@ -186,8 +186,6 @@ class Parts:
 
     def _seconds(self, value: object, origin: object = 0.0) -> float | None:
         """Return seconds (since `origin`); None if they are no finite number (counted)."""
-        if type(value) is float and value - value == 0 and origin == 0.0:
-            return value
         try:
             seconds = float(value) - float(origin)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - anything can come
