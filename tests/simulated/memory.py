@@ -11,7 +11,7 @@ from lab.memory import Memory, Part, of_spans
 from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.facts import ancestors
-from dask_otel.core.memory.ledger import MAX_AT_PEAK, Ledger
+from dask_otel.core.life.ledger import MAX_AT_PEAK, Ledger
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import FinishedSpan, SpanMemory
 

@@ -6,8 +6,8 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+from dask_otel.core.life.ledger import MAX_AT_PEAK, MAX_PREFIXES, Ledger
 from dask_otel.core.memory.fullest import FullestWorkers
-from dask_otel.core.memory.ledger import MAX_AT_PEAK, MAX_PREFIXES, Ledger
 from dask_otel.core.records import WorkerPeak
 
 

@@ -46,7 +46,7 @@ from dask_otel.core.life.clock_offsets import UNKNOWN_OFFSET, ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
-from dask_otel.core.memory.ledger import Coming, Moves
+from dask_otel.core.memory.sums import Moves
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import AtOnce, Paths, after
 from dask_otel.core.path.step import (
@@ -114,7 +114,7 @@ class TaskEvents:
         if memory is not None:
             memory.clock = monotonic
         self._moves: dict[Any, Moves] = {} if memory is None else memory.moves
-        self._came: list[Coming] = [] if memory is None else memory.came
+        self._came: list[Group] = [] if memory is None else memory.came
         self._time = time
         self._accounting = time.accounting
         self._workers = time.accounting.workers

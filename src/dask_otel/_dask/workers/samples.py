@@ -18,7 +18,7 @@ from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of, reported, spilled
-from dask_otel.core.memory.ledger import Ledger
+from dask_otel.core.life.ledger import Ledger
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
 #: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.

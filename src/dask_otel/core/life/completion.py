@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_otel.core.life.computing import slow_workers
+from dask_otel.core.life.ledger import Ledger
 from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
 from dask_otel.core.life.task_runs import finish_tasks
-from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.records import (
     FinishedGroup,

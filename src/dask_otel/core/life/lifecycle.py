@@ -34,6 +34,7 @@ from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.computing import Computing
 from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.ledger import Ledger
 from dask_otel.core.life.notes import OpenNotes
 from dask_otel.core.life.open_span import (
     NO_SUMS,
@@ -49,7 +50,6 @@ from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.summaries import summarize
-from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.records import (
     FinishedSpan,
     Progress,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
-from dask_otel.core.memory.ledger import SpanSum
+from dask_otel.core.memory.sums import SpanSum
 from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,

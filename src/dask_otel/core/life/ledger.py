@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
+from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.memory.fullest import FullestWorkers
-from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
+from dask_otel.core.memory.sums import Holding, Moves, Series, SpanSum, Sum
+from dask_otel.core.records import SpanMemory, Tags
 
 #: Prefixes of a root whose results are summed by prefix; the others are one sum.
 MAX_PREFIXES: Final = 128
@@ -40,131 +41,6 @@ class Owner(Protocol):
     parent: Any
 
 
-class Generation(Protocol):
-    """An open span; see `OpenSpan`."""
-
-    identity: SpanIdentity
-    heartbeats_before: int
-    work_done: float
-    worker_peak: WorkerPeak | None
-    results: SpanSum | None
-
-
-class Coming(Protocol):
-    """A group of an open span; see `Group`."""
-
-    source: Any
-    came: int
-    moment: float
-
-
-class _Referable:
-    """Has a slot for weak references."""
-
-    __slots__ = ("__weakref__",)
-
-
-@dataclass(slots=True, eq=False)
-class Moves(_Referable):
-    """Results that came and went; those that go count as negative."""
-
-    bytes: int = 0
-    #: The sum of ``change * time``.
-    moment: float = 0.0
-
-    def add(self, size: int, moment: float) -> None:
-        """Add some moves."""
-        self.bytes += size
-        self.moment += moment
-
-
-@dataclass(slots=True, eq=False)
-class Series(Moves):
-    """The results of one series of the metrics, and what was exported of them."""
-
-    exported: int = 0
-    exported_time: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class Sum(Moves):
-    """The results of one generation."""
-
-    peak: int = 0
-    #: The negative of `moment` when the generation began.
-    base: float = 0.0
-    #: What the bytes over time have changed by since a time when the work was done.
-    late: float = 0.0
-    late_since: float = 0.0
-
-    def begin(self, now: float) -> None:
-        """Begin a generation: its peak and its bytes over time."""
-        self.peak, self.base = 0, self.bytes * now - self.moment
-        self.rise()
-
-    def change(self, size: int, moment: float, quiet: float) -> None:
-        """Add some moves; the work was done at `quiet`, if it is not 0.0."""
-        self.add(size, moment)
-        if quiet:
-            if self.late_since != quiet:
-                self.late, self.late_since = 0.0, quiet
-            self.late += moment - size * quiet
-
-    def rise(self) -> None:
-        """Note a new peak."""
-        self.peak = max(self.peak, self.bytes)
-
-    def figures(
-        self, now: float, quiet: float, at_peak: tuple[tuple[str, int], ...] = ()
-    ) -> SpanMemory | None:
-        """Return the figures, the bytes over time until `quiet`; None if it had nothing."""
-        spent = self.bytes * (quiet or now) - self.moment - self.base
-        if quiet and self.late_since == quiet:
-            spent += self.late
-        if not self.peak:
-            # All came and went between two readings.
-            return SpanMemory(None, spent) if spent > 0.0 else None
-        return SpanMemory(self.peak, max(0.0, spent), at_peak)
-
-
-@dataclass(slots=True, eq=False)
-class SpanSum(Sum):
-    """The results of a span and of those below it."""
-
-    above: tuple[SpanSum, ...] = ()
-    #: When its work was done; 0.0 before.
-    quiet: float = 0.0
-    #: Of a root: the bytes of the tree by prefix, now and at the peak.
-    prefixes: Counter[str] = field(default_factory=Counter)
-    at_peak: tuple[tuple[str, int], ...] = ()
-
-    def rise(self) -> None:
-        """Note a new peak."""
-        if self.bytes > self.peak:
-            self.peak = self.bytes
-            self.at_peak = tuple(self.prefixes.items())
-
-
-class Holding(NamedTuple):
-    """The results of a task group, and where they are added, too."""
-
-    known: Sum
-    series: Series
-    #: Its span and those above it, and its prefix in the root; none without a span.
-    spans: tuple[SpanSum, ...] = ()
-    prefix: str = ""
-
-    def add(self, moves: Moves) -> None:
-        """Add some moves to all sums. O(depth of its span)."""
-        size, moment = moves.bytes, moves.moment
-        self.series.add(size, moment)
-        self.known.change(size, moment, self.spans[0].quiet if self.spans else 0.0)
-        for span in self.spans:
-            span.change(size, moment, span.quiet)
-        if self.spans:
-            self.spans[-1].prefixes[self.prefix] += size
-
-
 class Ledger:
     """The results of one scheduler's tasks in memory. Belongs to its event loop.
 
@@ -177,7 +53,7 @@ class Ledger:
     """
 
     def __init__(
-        self, spans: Mapping[str, Generation], groups: Container[Hashable] = frozenset()
+        self, spans: Mapping[str, OpenSpan], groups: Container[Hashable] = frozenset()
     ) -> None:
         self._open, self.open_groups = spans, groups
         #: A monotonic clock, in seconds.
@@ -187,7 +63,7 @@ class Ledger:
         #: By group, the moves that are not in the sums yet, but for those of `came`.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         #: The groups with moves of their own: see `Group.came`.
-        self.came: list[Coming] = []
+        self.came: list[Group] = []
         self.holdings: dict[Hashable, Holding] = {}
         #: The groups of data without a span, and their sum.
         self.spanless: set[Hashable] = set()
@@ -316,7 +192,7 @@ class Ledger:
         self.workers.heartbeat(share, worker, time)
         self.running.heartbeat(tasks, worker, time)
 
-    def opened(self, span: Generation) -> None:
+    def opened(self, span: OpenSpan) -> None:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number
         self.read()
@@ -327,13 +203,13 @@ class Ledger:
             span.results.quiet = span.work_done
             span.results.begin(span.work_done)
 
-    def busy(self, span: Generation) -> None:
+    def busy(self, span: OpenSpan) -> None:
         """A span has work again, in itself or below."""
         span.work_done = 0.0
         if span.results is not None:
             span.results.quiet = 0.0
 
-    def quiet(self, span: Generation) -> None:
+    def quiet(self, span: OpenSpan) -> None:
         """The work of a span and of those below is done."""
         peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
         span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
@@ -342,7 +218,7 @@ class Ledger:
         if span.results is not None:
             span.results.quiet = span.work_done
 
-    def of_span(self, span: Generation) -> SpanMemory | None:
+    def of_span(self, span: OpenSpan) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""
         self.read()
         one = span.results
@@ -351,7 +227,7 @@ class Ledger:
         largest = nlargest(MAX_AT_PEAK, one.at_peak, itemgetter(1))
         return one.figures(self.clock(), one.quiet, tuple(part for part in largest if part[1]))
 
-    def of_group(self, group: Coming) -> SpanMemory | None:
+    def of_group(self, group: Group) -> SpanMemory | None:
         """Return the figures of a group's generation; None if it had nothing in memory."""
         self.read()
         one = self.holdings.get(group.source)
