@@ -30,6 +30,4 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
 
 
 def test_without_a_spool_nothing_is_noted():
-    hand_over = hand_over_to(SimpleNamespace(spooled=None), "notes")
-    hand_over.notes()
-    assert hand_over._adapter.lifecycle.notes is None
+    hand_over_to(SimpleNamespace(spooled=None), "notes").notes()

@@ -26,7 +26,7 @@ SPANS = {
 
 @pytest.mark.parametrize(("detail", "slowest"), [("group", 12), ("span", 0)])
 def test_each_limit_has_its_setting(detail: str, slowest: int) -> None:
-    settings = read_settings({"spans": SPANS | {"detail": detail}, "spool": {"path": "/spool"}})
+    settings = read_settings({"spans": SPANS | {"detail": detail}})
     assert limits_of(settings) == Limits(
         linger=3.0,
         settle_timeout=4.0,
@@ -39,7 +39,6 @@ def test_each_limit_has_its_setting(detail: str, slowest: int) -> None:
         progress_interval=11.0,
         groups=detail == "group",
         tasks=TaskLimits(slowest=slowest, ratio=0.25, most=14),
-        notes=True,
         path=False,
         graph=False,
         memory=False,

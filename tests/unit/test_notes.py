@@ -20,7 +20,7 @@ from tests.unit.driven import Driven
 
 
 def driven(**limits) -> Driven:
-    return Driven(**{"progress_after": None, "notes": True, **limits})
+    return Driven(**{"progress_after": None, **limits})
 
 
 def look(core: Driven) -> list[OpenNote]:

@@ -413,7 +413,6 @@ def limits_of(settings: Settings) -> Limits:
             ratio=spans.tasks.ratio,
             most=spans.tasks.max,
         ),
-        notes=settings.spool.path is not None,
         path=spans.path,
         memory=spans.memory,
         graph=settings.graphs == "always",

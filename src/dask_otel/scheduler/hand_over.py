@@ -78,15 +78,10 @@ class HandOver:
 
     def notes(self) -> None:
         """Hand over the notes on open spans, which the spool keeps in case of a crash."""
-        notes = self._adapter.lifecycle.notes
-        if notes is None or self._pump is None:
-            return
-        feeder = self._pump.spooled
-        if feeder is None:
-            # There is no spool and will not be one: notes are useless.
-            self._adapter.lifecycle.notes = None
-        elif feeder.takes_notes:
-            # If not, make them later: a note that was made and lost would not be made again.
+        feeder = None if self._pump is None else self._pump.spooled
+        # If it takes none now, make them later: one that was made and lost would not be made again.
+        if feeder is not None and feeder.takes_notes:
+            notes = self._adapter.lifecycle.notes
             with self._boundary.guarding("notes"):
                 while notes.withdrawn:
                     feeder.note(notes.withdrawn.pop())

@@ -135,8 +135,8 @@ class Lifecycle:
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
-        #: Notes of open spans, in case the scheduler is lost; None without a spool.
-        self.notes = OpenNotes(cluster, self.open, self.computing.add_all) if limits.notes else None
+        #: Notes of open spans, in case the scheduler is lost; nobody takes them without a spool.
+        self.notes = OpenNotes(cluster, self.open, self.computing.add_all)
         #: Finished spans whose last metrics may be missing, by the time when their work was done.
         self.settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule(limits.linger)
@@ -209,8 +209,7 @@ class Lifecycle:
         # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
         self._long.opened(span)
-        if self.notes is not None:
-            self.notes.opened(span)
+        self.notes.opened(span)
         self._cluster.span_opened(span)
         return span
 
@@ -375,8 +374,7 @@ class Lifecycle:
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
         self._stop_settling(span)
-        if self.notes is not None:
-            self.notes.settled(span)
+        self.notes.settled(span)
         # At equal times, children come before their parents.
         self._lingering.set(span.identity.dask_id, now + self._limits.linger, -span.depth)
 
@@ -427,8 +425,7 @@ class Lifecycle:
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.due.remove(span.identity.dask_id)
-        if self.notes is not None:
-            self.notes.ended(span)
+        self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
         if finished is None:

@@ -1,7 +1,8 @@
 """Notes of open spans, which are exported if the scheduler is lost.
 
-Only with a spool (`otel.spool.path`). A span is noted at the first check after its start, then from
-time to time, and when its work is done; a span that ends before the first check is never noted.
+They are made only with a spool (`otel.spool.path`). A span is noted at the first check after its
+start, then from time to time, and when its work is done; a span that ends before the first check is
+never noted.
 The wait for the next note is 5 s at first, and later a tenth of the span's age. A span without
 changes since its last note gets no new one.
 """

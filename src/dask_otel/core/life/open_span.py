@@ -80,8 +80,6 @@ class Limits:
     groups: bool
     #: Which runs of tasks become spans.
     tasks: TaskLimits
-    #: Whether open spans are noted for the loss of the scheduler.
-    notes: bool
     #: Whether the path of each span is followed, and whether the graph of each root is recorded.
     path: bool
     graph: bool
