@@ -223,7 +223,7 @@ class Simulated:
     def _ended(self, span: OpenSpan) -> None:
         above = span.above[0].identity if span.above else None
         moves, ran_on = len(self.truth.moves), frozenset(span.ran_on)
-        self.ended.append(Ended(span.identity, span.own_counts(), ran_on, above, moves))
+        self.ended.append(Ended(span.identity, TaskCounts.of(*span.groups), ran_on, above, moves))
 
     async def _watch(self) -> None:
         while True:
@@ -467,7 +467,9 @@ class Simulated:
             adapter.blocks.blocks._left_first,
             adapter.blocks.leaving,
             adapter.lifecycle.generations._live,
-            adapter.callers._open,
+            adapter.callers._links,
+            adapter.callers._entries,
+            adapter.lifecycle.notes._new,
             max(0, len(adapter.clocks._workers) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
             sum(active),
