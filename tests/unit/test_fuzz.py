@@ -11,7 +11,6 @@ from distributed.scheduler import WorkerState
 from fuzz.properties import PROPERTIES, property_of
 
 from dask_otel import semconv
-from dask_otel._dask import facts
 from dask_otel._dask.clients import MOST, ClientBlocks
 from dask_otel._dask.workers.samples import WorkerSamples
 from dask_otel._otel.sdk.environment import count, number
@@ -171,7 +170,7 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
     assert batch.levels[semconv.WORKER_CPU_UTILIZATION.name, "good"] == 0.25
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
     assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
-    assert sum(map(facts.spilled, workers)) in (7, 14)
+    assert batch.levels[(semconv.CLUSTER_SPILL_SIZE.name,)] in (7, 14)
 
 
 def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:

@@ -139,11 +139,6 @@ def memory_of(ws: WorkerState) -> MemoryState | None:
     return None if memory is None or measured(memory.spilled) is None else memory
 
 
-def spilled(ws: WorkerState) -> float:
-    """Return the bytes that a worker has spilled to its disk; 0 without a report."""
-    return reported(ws, "spilled_bytes", "disk") or 0
-
-
 def reported(ws: WorkerState, group: str, name: str) -> float | None:
     """Return a number in a group of a worker's report; None if it is not there."""
     found = ws.metrics.get(group)

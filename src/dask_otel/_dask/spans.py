@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
+from time import monotonic
 from typing import Any, cast
 
 from distributed.metrics import time
@@ -59,6 +60,7 @@ class DaskSpans:
         self._memory = lifecycle.memory
         if self._memory is not None:
             self._memory.open_groups, self._memory.owner = self.groups, self._owner
+            self._memory.clock = monotonic
         #: By group, the span that the client requested in the present submission; until a tick.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.

@@ -111,15 +111,13 @@ class TaskEvents:
         self._memory = memory = lifecycle.memory
         #: The state that results leave, if they are followed.
         self._leaves = "" if memory is None else "memory"
-        if memory is not None:
-            memory.clock = monotonic
         self._moves: dict[Any, Moves] = {} if memory is None else memory.moves
         self._came: list[Group] = [] if memory is None else memory.came
         self._time = time
         self._accounting = time.accounting
         self._workers = time.accounting.workers
         #: What bounds the spans, if it is followed.
-        self.paths = self._new_paths()
+        self.paths = Paths(submission_time, self._accounting)
         self._clocks = clocks
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
@@ -172,12 +170,9 @@ class TaskEvents:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
         self._lost, self._sent_again = {}, {}
-        self.paths = self._new_paths()
+        self.paths = Paths(submission_time, self._accounting)
         if self._memory is not None:
             self._memory.recount({})
-
-    def _new_paths(self) -> Paths:
-        return Paths(submission_time, self._accounting)
 
     def repair(self) -> None:
         """Forget tasks that are no longer ready, or no longer unfinished."""

@@ -17,7 +17,7 @@ from distributed.metrics import time
 from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
 from dask_otel import semconv
-from dask_otel._dask.facts import measured, memory_of, reported, spilled
+from dask_otel._dask.facts import measured, memory_of, reported
 from dask_otel.core.life.ledger import Ledger
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
@@ -80,7 +80,7 @@ class WorkerSamples:
                 continue  # It left between two steps.
             name = names.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
-            disk += spilled(ws)
+            disk += reported(ws, "spilled_bytes", "disk") or 0
             if memory is not None:
                 on_disk = ws.metrics["spilled_bytes"]["memory"]
                 parts = memory.process, on_disk, memory.unmanaged_old, memory.unmanaged_recent

@@ -63,7 +63,7 @@ def finish(
     complete = complete and below.complete
     groups, facts, ordinals = _finish_groups(span, cluster, memory)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
-    counts = span.own_counts()
+    counts = TaskCounts.of(*span.groups)
     result = worst(_own_result(counts, complete, cut_off), below.result)
     failures = tuple(f for f in (span.failed or {}).values() if f is not None)
     dropped_failures = counts.erred - len(failures)

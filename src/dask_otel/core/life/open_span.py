@@ -346,10 +346,6 @@ class OpenSpan(SpanPath):
         """The workers that ran own tasks."""
         return {worker for worker, ran in self.workers.items() if ran}
 
-    def own_counts(self) -> TaskCounts:
-        """Return the counts of its own tasks."""
-        return TaskCounts.of(*self.groups)
-
     def counts_so_far(self) -> TaskCounts:
         """Return the counts of its own tasks, and of the spans below that have ended."""
         below = () if self.below is None else (self.below.counts,)

@@ -19,7 +19,6 @@ from dask_otel.core.life.open_span import (
     OpenSpan,
     RetryReason,
 )
-from dask_otel.core.life.task_runs import forgiven
 from dask_otel.core.path.step import PARTS
 from dask_otel.core.records import Attributes, Failure, Incident, RawRun
 
@@ -84,7 +83,8 @@ class Outcomes:
         failed = group.span.failed
         if failed and key in failed:
             del failed[key]
-            forgiven(group.span, key)
+            if group.span.runs is not None:
+                group.span.runs.failed.pop(key, None)
             group.erred -= 1
         elif cause == "retried" or not group.blamed:
             # The failure belonged to an earlier generation: in this one it is a new task.

@@ -52,8 +52,7 @@ class Reports:
         known.beats += 1
         known.began = began
         known.cancelled = cancelled
-        if worker in self._waiting:
-            self._check_waiting(worker)
+        self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return the start of a worker's last heartbeat on the scheduler's clock; 0.0 if none."""
@@ -74,20 +73,16 @@ class Reports:
             self._check_waiting(worker)
 
     def _check_waiting(self, worker: str) -> None:
-        waiting = self._waiting.pop(worker, None)
-        if waiting is not None:
-            for span in waiting:
-                span.awaits = None
-            self.due.update(waiting)
+        waiting = self._waiting.pop(worker, {})
+        for span in waiting:
+            span.awaits = None
+        self.due.update(waiting)
 
     def forget(self, span: OpenSpan) -> None:
         """Stop waiting for a span; `OpenSpan.owing` has the workers that did not report."""
         self.due.pop(span, None)
         if span.awaits is not None:
-            waiting = self._waiting[span.awaits]
-            del waiting[span]
-            if not waiting:
-                del self._waiting[span.awaits]
+            del self._waiting[span.awaits][span]
             span.awaits = None
 
     def take_complete(self, most: int | None = None) -> list[OpenSpan]:
@@ -116,8 +111,7 @@ class Reports:
 
     def _has_reported(self, span: OpenSpan, worker: str, beats: int) -> bool:
         known = self._workers.get(worker)
-        if known is None:
-            return True
-        if known.began <= span.quiet_since and known.beats < beats + 2:
-            return False
-        return not (known.cancelled and worker in span.zombies)
+        return known is None or (
+            (known.began > span.quiet_since or known.beats >= beats + 2)
+            and not (known.cancelled and worker in span.zombies)
+        )

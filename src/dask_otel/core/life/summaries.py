@@ -85,7 +85,7 @@ def summarize(
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
-        counts=span.own_counts(),
+        counts=TaskCounts.of(*span.groups),
         idle=idle,
         capacity=capacity,
         unreported=frozenset(span.owing or NOBODY),

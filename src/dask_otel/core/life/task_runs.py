@@ -62,12 +62,6 @@ def failed(group: Group, run: RawRun, limits: TaskLimits) -> None:
     runs[key] = (run, group) if len(runs) < limits.most or runs.get(key) else None
 
 
-def forgiven(span: OpenSpan, key: Hashable) -> None:
-    """Forget a failure that is not final: a client has the task retried."""
-    if span.runs is not None:
-        span.runs.failed.pop(key, None)
-
-
 def _runs(span: OpenSpan) -> KeptRuns:
     if span.runs is None:
         span.runs = KeptRuns()

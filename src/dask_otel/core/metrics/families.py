@@ -190,7 +190,8 @@ class Families:
             family = self._families[metric.name] = Family(metric, self._rules.tag_labels)
         texts = [label_text(value, self._sanitizer) for value in labels]
         at = family.prefix_at
-        if at >= 0 and not self._rules.allows_prefix(texts[at]):
+        # A missing one always keeps its label.
+        if at >= 0 and texts[at] != semconv.EMPTY and not self._rules.prefixes(texts[at]):
             self.folded.count("denied_prefixes")
             texts[at] = semconv.FOLDED
         identity = (*texts,) if label is None else (*label.texts, *texts)

@@ -67,7 +67,7 @@ class LabelRules:
         rules: Sequence[NameRule] = (),
         tags: Sequence[str] = (),
     ) -> None:
-        self._names, self._prefixes = names, prefixes
+        self._names, self.prefixes = names, prefixes
         self._by_root = span_label == "root"
         self._rules = [(re.compile(rule.pattern), rule.replace) for rule in rules]
         self._tags = [f"{tag}:" for tag in tags]
@@ -90,10 +90,6 @@ class LabelRules:
         values = [name, label_text(root, sanitizer)]
         values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
         return tuple(values), not self._names(name)
-
-    def allows_prefix(self, prefix: str) -> bool:
-        """Return whether a prefix keeps its label. A missing one always does."""
-        return prefix == semconv.EMPTY or self._prefixes(prefix)
 
     def _ruled(self, tag: object, sanitizer: Sanitizer) -> str:
         text = plain_text(tag, sanitizer)

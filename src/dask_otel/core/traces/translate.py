@@ -81,8 +81,7 @@ class _Translation(TaskRecords):
         """Return the marker of the start, or the progress since the last sign."""
         who = self.who
         kind, verb = ("progress", "running") if progress.ordinal else ("marker", "started")
-        out = self._identity(kind)
-        out[semconv.SPAN_NAME] = self.name
+        out = self._identity(kind) | {semconv.SPAN_NAME: self.name}
         if progress.counts is not None:
             self._put_outcomes(out, progress.counts)
         self._put_requested(out, progress.requested)
@@ -106,15 +105,15 @@ class _Translation(TaskRecords):
         return (*links, *(Link(caller.trace_id, caller.span_id) for caller in callers))
 
     def _span_identity(self, result: str, failed: str | None, complete: bool) -> Written:
-        out = self._identity("span")
-        out[semconv.SPAN_NAME] = self.name
-        out[semconv.SPAN_RESULT] = self._text(result)
-        if failed is not None:
-            out[semconv.ERROR_TYPE] = failed
-        out[semconv.SPAN_COMPLETE] = complete
-        self._put(out, {semconv.SPAN_GENERATION: self.who.generation})
-        out[semconv.SPAN_TAGS] = self.tags
-        return out
+        # In this order: the encoder can leave out the last ones.
+        return self._identity("span") | {
+            semconv.SPAN_NAME: self.name,
+            semconv.SPAN_RESULT: self._text(result),
+            **({} if failed is None else {semconv.ERROR_TYPE: failed}),
+            semconv.SPAN_COMPLETE: complete,
+            semconv.SPAN_GENERATION: self.who.generation,
+            semconv.SPAN_TAGS: self.tags,
+        }
 
     def _put_queue_time(self, out: Written, span: FinishedSpan | OpenNote) -> None:
         if span.first_start is not None:
@@ -337,9 +336,7 @@ class _Translation(TaskRecords):
         for key, value in incident.attributes.items():
             if key == semconv.TASK_KEY:
                 self._put_redacted(out, semconv.TASK_KEY, value)
-                continue
-            clean = self._value(value)
-            if clean is not None:
+            elif (clean := self._value(value)) is not None:
                 out[self._text(key)] = clean
         if incident.failure is not None:
             out.update(self._exception(incident.failure).attributes)
