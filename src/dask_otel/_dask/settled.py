@@ -44,7 +44,6 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
-        self._blocks = adapter.blocks.blocks
         #: Set at the next change; None while nobody waits.
         self._changed: asyncio.Event | None = None
         self._closed = False
@@ -100,7 +99,8 @@ class SettledSpans:
         clock = asyncio.get_running_loop().time
         until = clock() + timeout
         last: OpenSpan | None = None
-        awaited = self._blocks.awaits(span_id)
+        blocks = self._adapter.blocks.blocks
+        awaited = blocks.awaits(span_id)
         while not self._closed:
             # Walk the tree only when the unsettled span that was found last has settled.
             if last is None or not self._is_unsettled(last):
@@ -109,7 +109,7 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
-                elif awaited and not self._blocks.awaits(span_id):
+                elif awaited and not blocks.awaits(span_id):
                     # Its block was left, and had no work.
                     return
             if self._changed is None:

@@ -60,7 +60,6 @@ class HandOver:
         self._waiting_spans: list[FinishedSpan | Progress] = []
         #: Events, waiting for the pump.
         self._waiting_events = Inbox(MAX_EVENTS)
-        self._unsettled = 0
 
     def begin(self, pump: Pump) -> None:
         """Begin to hand over to the pump: the exporters are ready."""
@@ -236,10 +235,9 @@ class HandOver:
         add = self._adapter.batches.open.add
         for kind, count in self._boundary.take().items():
             add(semconv.OTEL_INTERNAL_ERRORS.name, kind, value=count)
-        unsettled = self._adapter.lifecycle.unsettled
-        if unsettled > self._unsettled:
-            add(semconv.OTEL_UNSETTLED.name, "timeout", value=unsettled - self._unsettled)
-            self._unsettled = unsettled
+        if unsettled := self._adapter.lifecycle.unsettled:
+            add(semconv.OTEL_UNSETTLED.name, "timeout", value=unsettled)
+            self._adapter.lifecycle.unsettled = 0
         add(semconv.OTEL_LOOP_TIME.name, value=self._cost.take())
         lines = self._adapter.events.lines
         if lines.left_out:

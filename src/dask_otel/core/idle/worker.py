@@ -188,7 +188,10 @@ class WorkerTime:
             self._excess_ahead += min(self._beyond, seen.overdue)
             self._beyond = 0.0
         if seen.excess or self._excess_ahead:
-            excess = self._seceded_excess(seen)
+            # Rule 10, minus the debt that an earlier cut booked for it.
+            booked = min(seen.excess, self._excess_ahead)
+            self._excess_ahead = self._excess_ahead - booked if seen.unannounced else 0.0
+            excess = seen.excess - booked
         self._left += excess - reported - lost
         busy = seen.running + self._owed
         rest = self._left - self._maybe_busy - busy
@@ -247,12 +250,6 @@ class WorkerTime:
         again = min(uncertain, self._held)
         self.earlier_unworked = self.unworked + again
         self.unworked = min(self.unworked + uncertain - again, self._maybe_busy)
-
-    def _seceded_excess(self, seen: Observed) -> float:
-        """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
-        booked = min(seen.excess, self._excess_ahead)
-        self._excess_ahead = self._excess_ahead - booked if seen.unannounced else 0.0
-        return seen.excess - booked
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""

@@ -268,8 +268,10 @@ class WorkerTasks:
                 else:
                     # Released before, but it started anyway.
                     self.zombies[key] = at
-        if self.zombies:
-            self._drop_zombies(executing)
+        # Rule 5: forget those that the second later cut does not list.
+        for key in [k for k, t in self.zombies.items() if t <= self.cut and k not in executing]:
+            del self.zombies[key]
+            self.seceded.pop(key, None)
         return running, unseen
 
     def _observe_ends(
@@ -379,10 +381,3 @@ class WorkerTasks:
             return False
         since = at - ends[-1][2]
         return since < 0.0 or key not in self.processing or elapsed > since + CUT_SLACK
-
-    def _drop_zombies(self, executing: Mapping[Hashable, float]) -> None:
-        """Forget zombies that the second later cut does not list (rule 5)."""
-        gone = [k for k, t in self.zombies.items() if t <= self.cut and k not in executing]
-        for key in gone:
-            del self.zombies[key]
-            self.seceded.pop(key, None)

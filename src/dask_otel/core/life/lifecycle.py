@@ -124,7 +124,7 @@ class Lifecycle:
         self.finished: list[FinishedSpan] = []
         #: Signs of life of long spans; the bridge removes them too.
         self.progress: list[Progress] = []
-        #: Number of spans exported at the settle timeout, since the start.
+        #: Number of spans exported at the settle timeout, since the last look at it.
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.outcomes = Outcomes(limits, self._activity)
