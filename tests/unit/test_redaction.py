@@ -105,14 +105,15 @@ def test_the_function_is_asked_about_every_text_that_users_write():
 
 
 @pytest.mark.parametrize("answer", [None, 7, b"bytes", ValueError, SystemExit, RecursionError])
-def test_no_answer_and_an_error_drop_the_text_and_not_the_span(answer):
+def test_no_answer_and_an_error_drop_the_text_and_not_the_span(answer, monkeypatch):
     def redact(name, text):
         if isinstance(answer, type):
             raise answer(text)
         return answer
 
-    sanitizer = Sanitizer()
-    records = translate(full_span(), SpanLimits(redact=redact), sanitizer)
+    module_with(monkeypatch, redact=redact)
+    sanitizer, guarded = Sanitizer(), load_redaction("operators_module:redact")
+    records = translate(full_span(), SpanLimits(redact=guarded), sanitizer)
     assert [record.span_id for record in records] == [one.span_id for one in translate(full_span())]
     assert SECRET not in repr(records)
     span, _, task = records

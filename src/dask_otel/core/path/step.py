@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -145,19 +146,13 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     submitted, ready, repeated, again, first, last = waited or (since, sent, None, 0.0, None, None)
     lost, lost_to, turn, turned, lost_start = repeated or (0.0, None, 0.0, None, 0.0)
     seceded = stop if held is None else start + held
-    end = until if end > until else end
-    end = since if end < since else end
+    end = max(since, min(end, until))
     # In order, whatever the clocks said.
-    submitted = since if submitted < since else end if submitted > end else submitted
-    ready = submitted if ready < submitted else end if ready > end else ready
-    lost = ready if lost < ready else end if lost > end else lost
-    turn = lost if turn < lost else end if turn > end else turn
-    lost_start = turn if lost_start < turn else end if lost_start > end else lost_start
-    again = lost_start if again < lost_start else end if again > end else again
-    sent = again if sent < again else end if sent > end else sent
-    start = sent if start < sent else end if start > end else start
-    stop = start if stop < start else end if stop > end else stop
-    seceded = start if seceded < start else stop if seceded > stop else seceded
+    _, submitted, ready, lost, turn, lost_start, again, sent, start, stop = accumulate(
+        (since, submitted, ready, lost, turn, lost_start, again, sent, start, stop),
+        lambda last, at: last if at < last else min(at, end),
+    )
+    seceded = min(max(start, seceded), stop)
     began, taken = turn_of(place, how, run[KEY], run[SENT], run[START], run[STOP]) or (sent, None)
     began = sent if began < sent else start if began > start else began
     transfer = fetched if fetched < start - began else start - began

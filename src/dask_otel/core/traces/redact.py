@@ -13,7 +13,8 @@ from dask_otel import semconv
 from dask_otel.core.records import AttributeValue
 from dask_otel.core.text import Sanitizer, attribute_text, clean_text, plain_text, span_path
 
-#: Takes the name of an attribute and its text; returns the text to export, None for none.
+#: Takes the name of an attribute and its text; returns the text to export, None for none. The
+#: loader of the operator's function sees to it that it returns nothing else.
 Redact: TypeAlias = Callable[[str, str], str | None]
 
 #: Characters of a text to redact; the rest is discarded. Dask truncates exceptions at 10,000.
@@ -33,18 +34,14 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
     value
         The user's value, which is converted to text.
     sanitizer
-        Counts, as ``redact``, if the function raises or returns something else.
+        Counts, as ``redact``, if the function raises.
     """
     text = clean_text(plain_text(value, sanitizer)[-LONGEST:], sanitizer)
-    result: object
     try:
-        result = redact(name, text)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
-        result = error
-    if result is None or isinstance(result, str):
-        return result
-    sanitizer.count("redact")
-    return None
+        return redact(name, text)
+    except (Exception, SystemExit):  # noqa: BLE001 - foreign code
+        sanitizer.count("redact")
+        return None
 
 
 def redacted_tags(
