@@ -212,7 +212,7 @@ class SchedulerAdapter:
             seen = len(self.spans.extension.spans)
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
-        self.spans.release()
+        self.spans.groups.clear()
         self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's

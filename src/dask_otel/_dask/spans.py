@@ -82,10 +82,6 @@ class DaskSpans:
         self.annotate_all()
         self._seen = len(self.extension.spans)
 
-    def release(self) -> None:
-        """Release Dask's objects."""
-        self.groups.clear()
-
     def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
         """Adopt a group's unfinished work from before the bridge.
 

@@ -41,7 +41,7 @@ class Delivery:
         self._name = name
         self._plugin = plugin
         self._withdrawn = asyncio.Event()
-        #: Deliveries and removals without an answer, by address.
+        #: The last delivery or removal by address.
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
@@ -50,7 +50,7 @@ class Delivery:
         # Not `register_worker_plugin`, which stops at the first worker that fails.
         self._scheduler.worker_plugins[self._name] = self._plugin
         for address in list(self._scheduler.workers):
-            self._start(address, self._bring(address))
+            self._under_way[address] = asyncio.ensure_future(self._bring(address))
 
     async def end(self) -> None:
         """Remove the plugin from the scheduler, and from the workers unless they close as well."""
@@ -70,20 +70,10 @@ class Delivery:
         # A delivery under way also removes it again.
         bringing = {address for address, task in self._under_way.items() if not task.done()}
         for address in scheduler.workers.keys() - bringing:
-            self._start(address, self._take_back(address))
+            self._under_way[address] = asyncio.ensure_future(self._take_back(address))
         if self._under_way:
             # A hanging worker removes it when it continues.
             await asyncio.wait(self._under_way.values(), timeout=FAREWELL)
-
-    def _start(self, address: str, coroutine: Any) -> None:
-        task = self._under_way[address] = asyncio.ensure_future(coroutine)
-
-        def forget(done: asyncio.Task[None]) -> None:
-            # Another task may have replaced this one.
-            if self._under_way.get(address) is done:
-                del self._under_way[address]
-
-        task.add_done_callback(forget)
 
     async def _bring(self, address: str) -> None:
         pause = PAUSE

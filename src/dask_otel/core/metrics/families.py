@@ -55,7 +55,6 @@ class Family:
         #: Index of the prefix among the labels without the span's; -1 if there is none.
         plain = [label for label in metric.labels if label != semconv.SPAN]
         self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
-        self.has_span = semconv.SPAN in metric.labels
         #: Series with only fixed labels never retire.
         self.retires = not cardinality.FREE_LABELS.isdisjoint(metric.labels)
         self.series: dict[tuple[str, ...], AnySeries] = {}
@@ -115,7 +114,7 @@ class Families:
     def drop(self, family: Family, series: AnySeries) -> None:
         """Retire a series. `forget_routes` must follow; else cached routes still lead to it."""
         del family.series[series.identity]
-        if family.has_span:
+        if semconv.SPAN in family.metric.labels:
             for place, slots in self._slots.items():
                 slots.release(series.identity[place])
 

@@ -91,9 +91,12 @@ class Parts:
         self.tags = attribute_array(tags, sanitizer)
         self.name = self._text(span_path(tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
-        self.root_name = self.tags[0] if self.tags else ""
-        self.dask_id = self._text(who.dask_id)
-        self.root_id = self._text(who.root_id)
+        #: The attributes that identify the Dask span.
+        self._ids: Written = {
+            semconv.SPAN_ID: self._text(who.dask_id),
+            semconv.SPAN_ROOT_ID: self._text(who.root_id),
+            semconv.SPAN_ROOT_NAME: self.tags[0] if self.tags else "",
+        }
         self.start_ns, self.end_ns = self._interval(start, stop)
         #: Messages of failures to export, by the failures' identity: each is redacted once.
         self._messages: dict[int, str | None] = {}
@@ -102,12 +105,7 @@ class Parts:
 
     def _identity(self, span_type: str) -> Written:
         """Return the attributes that identify the Dask span."""
-        return {
-            semconv.SPAN_TYPE: span_type,
-            semconv.SPAN_ID: self.dask_id,
-            semconv.SPAN_ROOT_ID: self.root_id,
-            semconv.SPAN_ROOT_NAME: self.root_name,
-        }
+        return {semconv.SPAN_TYPE: span_type, **self._ids}
 
     def _put_outcomes(self, out: Written, counts: TaskCounts) -> None:
         self._put(out, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
