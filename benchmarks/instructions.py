@@ -137,7 +137,8 @@ class Exports:
     profiles = None
 
     def __init__(self) -> None:
-        self.spooled = self.spans = self.logs = self.graphs = self
+        self.spans = self.logs = self.graphs = self
+        self.spooled: Exports | None = None
         self.notices: list[Any] = []
         self.tasks = self.notes = 0
         #: Of roots whose graph log was recorded.
@@ -172,6 +173,7 @@ def observed(
     plugin, exports, bridge = EmptyPlugin(), Exports(), None
     if settings is not None:
         bridge = Bridge(cluster.scheduler, read_settings(settings))
+        exports.spooled = None if bridge.settings.spool.path is None else exports
         bridge.hand_over.begin(exports)
         bridge.adapter.attach()
         vars(plugin).update({name: getattr(bridge.adapter, name) for name in HOOKS})

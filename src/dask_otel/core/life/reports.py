@@ -52,7 +52,8 @@ class Reports:
         known.beats += 1
         known.began = began
         known.cancelled = cancelled
-        self._check_waiting(worker)
+        if worker in self._waiting:
+            self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return the start of a worker's last heartbeat on the scheduler's clock; 0.0 if none."""
