@@ -464,16 +464,14 @@ class SchedulerAdapter:
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler
-        name = semconv.CLUSTER_TASK_COUNT.name
-        levels: dict[tuple[Hashable, ...], float] = {(name, state): 0 for state in facts.STATES}
-        levels |= {
-            (semconv.CLUSTER_WORKER_COUNT.name,): len(scheduler.workers),
-            (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
-        }
         # From the prefixes, not from transitions: no hook reports the tasks of scattered data,
         # Variables and Queues.
-        for prefix in scheduler.task_prefixes.values():
-            states = prefix.states
-            for state in facts.STATES:
-                levels[name, state] += states[state]
-        return levels
+        counts = [prefix.states for prefix in scheduler.task_prefixes.values()]
+        return {
+            (semconv.CLUSTER_WORKER_COUNT.name,): len(scheduler.workers),
+            (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
+            **{
+                (semconv.CLUSTER_TASK_COUNT.name, state): sum([one[state] for one in counts])
+                for state in facts.STATES
+            },
+        }

@@ -67,10 +67,8 @@ def restriction(task: TaskState) -> str:
 def ancestors(dask_span: Span) -> list[Span]:
     """Return the ancestors of a Dask span, root first."""
     above: list[Span] = []
-    parent = dask_span.parent
-    while parent is not None:
-        above.insert(0, parent)
-        parent = parent.parent
+    while (dask_span := dask_span.parent) is not None:
+        above.insert(0, dask_span)
     return above
 
 
@@ -95,12 +93,9 @@ def collection_types(dask_span: Span) -> tuple[str, ...]:
 
 def code(dask_span: Span) -> tuple[str, int, str | None] | None:
     """Return (file, line, function) of the innermost frame of the first submission."""
-    for frames in dask_span._code:
-        if frames:
-            frame = frames[-1]
-            function = _DEFINITION.match(frame.code)
-            name = function.group(1) if function else None
-            return str(frame.filename), int(frame.lineno_frame), name
+    for frame in (frames[-1] for frames in dask_span._code if frames):
+        function = _DEFINITION.match(frame.code)
+        return str(frame.filename), int(frame.lineno_frame), function and function[1]
     return None
 
 

@@ -68,9 +68,8 @@ def join_paths(
 def total(summaries: Iterable[SpanSummary | None]) -> SpanSummary:
     """Return the sum of the summaries that are known."""
     whole = SpanSummary()
-    for one in summaries:
-        if one is not None:
-            whole.add(one)
+    for one in filter(None, summaries):
+        whole.add(one)
     return whole
 
 
