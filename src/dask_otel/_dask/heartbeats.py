@@ -84,11 +84,14 @@ class Heartbeats:
             self._under_way.heartbeat(ws.address, executing)
             memory = self._lifecycle.memory
             # Only open spans have a fullest worker.
-            if memory is not None and self._lifecycle.open and ws.memory_limit:
-                used = measured(metrics.get("memory"))
-                if used is not None:
-                    share, name = used / ws.memory_limit, str(ws.name)
-                    memory.heartbeat(share, len(executing), name, ws.last_seen)
+            if (
+                memory is not None
+                and self._lifecycle.open
+                and ws.memory_limit
+                and (used := measured(metrics.get("memory"))) is not None
+            ):
+                share, name = used / ws.memory_limit, str(ws.name)
+                memory.heartbeat(share, len(executing), name, ws.last_seen)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""

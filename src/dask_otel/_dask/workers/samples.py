@@ -242,12 +242,11 @@ class LoopHealth:
                 self._reports[ws.address] = observed, before[2], now
             return
         self._reports[ws.address] = observed, now, now
-        if before is not None:
+        if before is not None and observed is not None and observed > self._configured:
             # A cycle has at least one tick, so it was no shorter than the reported interval: a
             # single long block can fill a report.
-            seconds = max(now - before[1], observed or 0.0)
-            if observed is not None and observed > self._configured:
-                self._blocked["worker"] += seconds * (1 - self._configured / observed)
+            seconds = max(now - before[1], observed)
+            self._blocked["worker"] += seconds * (1 - self._configured / observed)
 
     def tick(self) -> None:
         """Read the scheduler's own measurement.

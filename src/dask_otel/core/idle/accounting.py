@@ -94,8 +94,6 @@ class Increments:
 
     #: Integral of the threads of the cluster.
     capacity: float
-    #: Seconds that the workers reported for ``execute``, unscaled, over all activities.
-    reported: float
     idle: float
     unused: float
     lost: float
@@ -105,8 +103,8 @@ class Increments:
     #: Shares of `idle` by span id, once `Accounting.settle` is done. The receiver removes the
     #: shares that it has booked.
     span_idle: dict[str, float]
-    #: Shares of `reported`, likewise. Seconds can come long after a span became inactive.
-    #: With `span_idle` they are the span's capacity.
+    #: Seconds that the workers reported for ``execute``, unscaled, over all activities; likewise.
+    #: They can come long after a span became inactive. With `span_idle` they are its capacity.
     span_reported: dict[str, float]
 
 
@@ -139,7 +137,7 @@ class Accounting:
         self._unshared = 0.0
         #: Seconds in which a span was active.
         self._worked = 0.0
-        self._capacity = self._reported = self._lost = self._excess = 0.0
+        self._capacity = self._lost = self._excess = 0.0
         #: By address.
         self.workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -326,7 +324,6 @@ class Accounting:
             if 0.0 < value < inf:
                 self._span_reported[span_id] = self._span_reported.get(span_id, 0.0) + value
                 total += value
-        self._reported += total
         self._advance(now)
         now = self._now
         account.advance(now, self._worked)
@@ -373,7 +370,6 @@ class Accounting:
         idle, unused = self._sharing.close()
         closed = Increments(
             capacity=self._capacity,
-            reported=self._reported,
             idle=idle,
             unused=unused,
             lost=self._lost,
@@ -382,7 +378,7 @@ class Accounting:
             span_idle=self._sharing.closed_shares,
             span_reported=self._span_reported,
         )
-        self._capacity = self._reported = self._lost = self._excess = 0.0
+        self._capacity = self._lost = self._excess = 0.0
         self._closed_reported, self._span_reported = self._span_reported, {}
         return closed
 
