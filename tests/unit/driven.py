@@ -26,11 +26,8 @@ class Driven:
         self._numbers = itertools.count()
         self.beat("w0", "w1")
 
-    def thread_seconds(self, start: float, stop: float) -> float:
-        return 2 * (stop - start)
-
-    def threads_at(self, time: float) -> int:
-        return 2
+    def threads(self, start: float, stop: float) -> tuple[float, int]:
+        return 2 * (stop - start), 2
 
     def group_facts(self, group: Group) -> GroupFacts:
         return NO_SUMS

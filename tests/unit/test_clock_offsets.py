@@ -62,12 +62,12 @@ numbers = st.one_of(
 )
 def test_noise_neither_raises_nor_stays(noise):
     clocks = ClockOffsets(read)
-    clocks.heartbeat("w", EPOCH, 0.001, None)
+    clocks.of("w").heartbeat(EPOCH, 0.001, None)
     now = EPOCH
     for what, *values in noise:
         now += 1.0
         if what == "beat":
-            clocks.heartbeat("w", now, *values)
+            clocks.of("w").heartbeat(now, *values)
             continue
         for message in (repr(values[2]), "nothing"):
             start, stop = clocks.corrected("w", *values[:2], message, values[3], now)
@@ -77,7 +77,7 @@ def test_noise_neither_raises_nor_stays(noise):
     # Two messages that make sense are enough to be right again.
     for _ in range(3):
         shown = clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
-        clocks.heartbeat("w", now, 0.001, 0.002)
+        clocks.of("w").heartbeat(now, 0.001, 0.002)
     assert shown == pytest.approx((made - 0.1, made), abs=0.01)
 
 
@@ -94,7 +94,7 @@ def test_without_a_clock_a_run_is_shifted_only(start, stop):
 )
 def test_a_run_from_the_future_keeps_its_length(worker, message):
     clocks, times = ClockOffsets(read), (EPOCH + 1.0, EPOCH + 1.5)
-    clocks.heartbeat("w", EPOCH, 0.0, None)
+    clocks.of("w").heartbeat(EPOCH, 0.0, None)
     assert clocks.corrected(worker, *times, message, 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
 
 
@@ -102,7 +102,7 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
     messages: list[str] = []
     clocks = ClockOffsets(lambda message: messages.append(message) or float(message[14:]))
     found = [clocks.offset("w")]
-    clocks.heartbeat("w", 1000.0, 100.5, None)
+    clocks.of("w").heartbeat(1000.0, 100.5, None)
     found.append(clocks.offset("w"))
     # A run of one second that took 10 ms both ways: the worker takes the offset for 100.
     for _ in range(3):

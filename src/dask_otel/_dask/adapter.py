@@ -342,15 +342,12 @@ class SchedulerAdapter:
 
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
 
-    def thread_seconds(self, start: float, stop: float) -> float:
-        """Return the integral of the cluster's thread count over the interval."""
-        return facts.thread_seconds(self.scheduler, start, stop)
-
-    def threads_at(self, time: float) -> int:
-        """Return the cluster's thread count at that time."""
+    def threads(self, start: float, stop: float) -> tuple[float, int]:
+        """Return the integral of the cluster's thread count over the interval, and the last one."""
         history = self.scheduler.total_nthreads_history
-        index = bisect_right(history, time, key=itemgetter(0)) - 1
-        return int(history[max(0, index)][1])
+        index = bisect_right(history, stop, key=itemgetter(0)) - 1
+        seconds = facts.thread_seconds(self.scheduler, start, stop)
+        return seconds, int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the sums of Dask's TaskGroup; empty ones if they cannot be read."""
@@ -361,7 +358,7 @@ class SchedulerAdapter:
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
         idle, capacity = self._span_totals(span)
-        links, baggage = self.callers.links(span), self.callers.baggage(span)
+        links, baggage = self.callers.links.get(span, ()), self.callers.baggage.get(span, {})
         graph = None if self.spans.graphs is None else self.spans.graphs.of(span)
         found = SpanFacts((), None, idle, capacity, links, baggage, graph)
         with self.boundary.guarding("span_facts"):
@@ -450,7 +447,9 @@ class SchedulerAdapter:
         self.loops.add_to(batch)
         self.task_events.add_to(batch)
         self.heartbeats.own_keys.clear()
-        return self.batches.swap(time_ns)
+        batch.time_ns = time_ns
+        self.batches.open = MetricBatch()
+        return batch
 
     def fold_time(self) -> Iterator[None]:
         """Add the elapsed time to the batch and the open spans, in short steps."""

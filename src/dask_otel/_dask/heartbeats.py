@@ -90,13 +90,14 @@ class Heartbeats:
                 and ws.memory_limit
                 and (used := measured(metrics.get("memory"))) is not None
             ):
-                share, name = used / ws.memory_limit, str(ws.name)
-                memory.heartbeat(share, len(executing), name, ws.last_seen)
+                name, seen = str(ws.name), ws.last_seen
+                memory.workers.heartbeat(used / ws.memory_limit, name, seen)
+                memory.running.heartbeat(len(executing), name, seen)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""
         address, seen = ws.address, ws.last_seen
-        travelled = self._clocks.heartbeat(address, seen, ws.time_delay, waited)
+        travelled = self._clocks.of(address).heartbeat(seen, ws.time_delay, waited)
         self._lifecycle.reports.heartbeat(address, seen - travelled, cancelled)
         self._loops.heartbeat(ws)
         return travelled

@@ -64,13 +64,13 @@ class Callers:
     ) -> None:
         self.propagation = propagation
         self._count = count
-        self._baggage = frozenset(baggage)
+        self._keys = frozenset(baggage)
         #: The sampler, which is made some time after the start. Until then tasks get the default
         #: sampler's decision: the caller's, or to sample if there is no caller.
         self.sampled: Callable[[Trace], bool] = attrgetter("sampled_by_default")
         #: By open span: callers of other traces, and the first caller's baggage entries to export.
-        self._links: dict[OpenSpan, tuple[Traceparent, ...]] = {}
-        self._entries: dict[OpenSpan, Mapping[str, str]] = {}
+        self.links: dict[OpenSpan, tuple[Traceparent, ...]] = {}
+        self.baggage: dict[OpenSpan, Mapping[str, str]] = {}
         #: The last carrier and its caller: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
 
@@ -106,8 +106,8 @@ class Callers:
         if caller is None:
             return
         ident = span.identity
-        if self._baggage and caller.baggage and ident.tags != DEFAULT_SPAN:
-            self._entries[span] = baggage_entries(caller.baggage, self._baggage)
+        if self._keys and caller.baggage and ident.tags != DEFAULT_SPAN:
+            self.baggage[span] = baggage_entries(caller.baggage, self._keys)
         trace = ident.trace_id
         if trace.caller == caller.parent and ident.parent_span_id == caller.parent.span_id:
             self._count("adopted")
@@ -130,24 +130,16 @@ class Callers:
 
     def _link(self, span: OpenSpan, caller: Traceparent) -> None:
         """Add a link from a span to a caller of another trace, unless its tree has it."""
-        if any(caller in self.links(above) for above in (span, *span.above)):
+        if any(caller in self.links.get(above, ()) for above in (span, *span.above)):
             return
-        links = self.links(span)
+        links = self.links.get(span, ())
         if len(links) >= MAX_LINKS:
             self._count("dropped")
             return
-        self._links[span] = (*links, caller)
+        self.links[span] = (*links, caller)
         self._count("linked")
-
-    def links(self, span: OpenSpan) -> tuple[Traceparent, ...]:
-        """Return the callers of other traces."""
-        return self._links.get(span, ())
-
-    def baggage(self, span: OpenSpan) -> Mapping[str, str]:
-        """Return the baggage entries to export of a generation's first caller."""
-        return self._entries.get(span, {})
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
-        self._links.pop(span, None)
-        self._entries.pop(span, None)
+        self.links.pop(span, None)
+        self.baggage.pop(span, None)

@@ -219,12 +219,6 @@ class ClockOffsets:
         self._stimulus_time = stimulus_time
         self._workers: defaultdict[str | None, WorkerOffset] = defaultdict(WorkerOffset)
 
-    def heartbeat(
-        self, worker: str, received: float, delay: float, round_trip: float | None
-    ) -> float:
-        """See `WorkerOffset.heartbeat`; the first one makes the worker known."""
-        return self._workers[worker].heartbeat(received, delay, round_trip)
-
     def of(self, worker: str) -> WorkerOffset:
         """Return the offset of a worker, which is then known."""
         return self._workers[worker]

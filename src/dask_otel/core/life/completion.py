@@ -69,7 +69,7 @@ def finish(
     dropped_failures = counts.erred - len(failures)
     counts.add(below.counts)
     stop = max(span.last_stop, below.stop, span.start)
-    active_cpu = cluster.thread_seconds(span.start, stop)
+    active_cpu, threads = cluster.threads(span.start, stop)
     described = cluster.span_facts(span)
     path, links = (path_of(span, stop) if complete else None) or (None, ())
     execute = span.execute_seconds + below.execute_seconds
@@ -89,7 +89,7 @@ def finish(
         output_bytes=below.output_bytes + sum(f.output_bytes for f in facts),
         group_count=below.groups + len(span.groups),
         worker_count=len(below.workers | span.ran_on),
-        thread_count=cluster.threads_at(stop),
+        thread_count=threads,
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - execute),
         idle=described.idle,

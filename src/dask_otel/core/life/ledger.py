@@ -187,11 +187,6 @@ class Ledger:
 
     # ---------------------------------------------------------------- workers and spans
 
-    def heartbeat(self, share: float, tasks: int, worker: str, time: float) -> None:
-        """Add a worker's memory, as a share of its limit, and the number of tasks that it runs."""
-        self.workers.heartbeat(share, worker, time)
-        self.running.heartbeat(tasks, worker, time)
-
     def opened(self, span: OpenSpan) -> None:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number

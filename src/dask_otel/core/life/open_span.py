@@ -120,11 +120,8 @@ class SpanFacts(NamedTuple):
 class Cluster(Protocol):
     """The lifecycle's interface to Dask's side."""
 
-    def thread_seconds(self, start: float, stop: float) -> float:
-        """Return the integral of the cluster's thread count over the interval."""
-
-    def threads_at(self, time: float) -> int:
-        """Return the cluster's thread count at that time."""
+    def threads(self, start: float, stop: float) -> tuple[float, int]:
+        """Return the integral of the cluster's thread count over the interval, and the last one."""
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the sums of Dask's TaskGroup since the generation began."""

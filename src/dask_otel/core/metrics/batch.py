@@ -162,14 +162,8 @@ class MetricBatch:
         return deltas
 
 
+@dataclass(slots=True)
 class Batches:
     """The present batch, shared by its writers."""
 
-    def __init__(self) -> None:
-        self.open = MetricBatch()
-
-    def swap(self, time_ns: int) -> MetricBatch:
-        """Close the batch at that time and return it; the next one begins."""
-        batch, self.open = self.open, MetricBatch()
-        batch.time_ns = time_ns
-        return batch
+    open: MetricBatch = field(default_factory=MetricBatch)

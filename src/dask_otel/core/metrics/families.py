@@ -59,13 +59,6 @@ class Family:
         self.retires = not cardinality.FREE_LABELS.isdisjoint(metric.labels)
         self.series: dict[tuple[str, ...], AnySeries] = {}
 
-    def create(self, identity: tuple[str, ...]) -> AnySeries:
-        """Add and return the series of these label values."""
-        attributes = dict(zip(self.keys, identity, strict=True))
-        kind = _SERIES.get(self.metric.instrument, LevelSeries)
-        series = self.series[identity] = kind(identity, attributes, self.metric)
-        return series
-
 
 class Families:
     """Every live series.
@@ -221,7 +214,10 @@ class Families:
         if label is not None:
             for place, slots in self._slots.items():
                 slots.acquire(identity[place])
-        return family.create(identity)
+        attributes = dict(zip(family.keys, identity, strict=True))
+        kind = _SERIES.get(family.metric.instrument, LevelSeries)
+        series = family.series[identity] = kind(identity, attributes, family.metric)
+        return series
 
     def _with_known_tags(self, identity: tuple[str, ...]) -> tuple[str, ...]:
         """Fold the values of tag labels beyond the cap."""
