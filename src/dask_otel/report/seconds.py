@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.sums import known_sum, summed
@@ -160,16 +160,17 @@ _NO_UNITS: Final = ("seconds", "bytes", "count", "", semconv.EMPTY, semconv.FOLD
 def _from_metrics(session: Session) -> Iterator[SpanTime]:
     names = (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)
     by_activity, sums = (*names, semconv.ACTIVITY), session.metrics.sums
-    for (name, root, activity), took in sums(semconv.SPAN_EXECUTE_TIME.name, *by_activity).items():
-        yield SpanTime(name, root, {activity: took})
-    for (name, root, activity), size in sums(semconv.SPAN_EXECUTE_IO.name, *by_activity).items():
-        yield SpanTime(name, root, bytes={activity: size})
-    for (name, root, unit), count in units(session, *names).items():
-        yield SpanTime(name, root, units={unit: count})
-    for (name, root), took in sums(semconv.SPAN_IDLE_TIME.name, *names).items():
-        yield SpanTime(name, root, idle=took)
-    for (name, root), took in sums(semconv.SPAN_CAPACITY_TIME.name, *names).items():
-        yield SpanTime(name, root, capacity=took)
+    counted = {
+        "activities": sums(semconv.SPAN_EXECUTE_TIME.name, *by_activity),
+        "bytes": sums(semconv.SPAN_EXECUTE_IO.name, *by_activity),
+        "units": units(session, *names),
+        "idle": sums(semconv.SPAN_IDLE_TIME.name, *names),
+        "capacity": sums(semconv.SPAN_CAPACITY_TIME.name, *names),
+    }
+    for which, found in counted.items():
+        for (name, root, *key), value in found.items():
+            term: dict[str, Any] = {which: {key[0]: value} if key else value}
+            yield SpanTime(name, root, **term)
 
 
 def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
