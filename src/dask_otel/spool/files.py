@@ -71,14 +71,12 @@ def _check_owner(path: Path) -> bool:
         return False
     except OSError as error:
         raise SpoolError(f"{path} can't be the spool: {error.strerror}") from error
-    problem = ""
-    if stat.S_ISLNK(found.st_mode):
-        problem = "it is a symbolic link"
-    elif not stat.S_ISREG(found.st_mode):
-        problem = "it is no plain file"
-    elif hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        problem = "it belongs to another user"
-    if problem:
+    problems = {
+        "it is a symbolic link": stat.S_ISLNK(found.st_mode),
+        "it is no plain file": not stat.S_ISREG(found.st_mode),
+        "it belongs to another user": hasattr(os, "geteuid") and found.st_uid != os.geteuid(),
+    }
+    for problem in (why for why, is_so in problems.items() if is_so):
         raise SpoolError(f"{path} can't be the spool: {problem}")
     return True
 
