@@ -79,12 +79,6 @@ def _text(value: Any) -> Any:
     return text
 
 
-def _visible_text(value: Any) -> Any:
-    text = _text(value)
-    _require(bool(text.strip()))
-    return text
-
-
 def one_of(*choices: str) -> Rule:
     """Return the rule for one of a few words, in upper or lower case."""
     known = {choice.lower(): choice for choice in choices}
@@ -108,8 +102,8 @@ PROPAGATION: Final = _or_off("adopt", "link")
 LEVEL: Final = _or_off("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 CLUSTER_NAME: Final = Rule(
     "null, or a text of 1 to 1024 characters (digits in quotes)",
-    {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},
-    _visible_text,
+    {"type": ["string", "null"], "maxLength": 1024, "pattern": r"^[\s\S]*\S[\s\S]*$"},
+    _text,
 )
 FILE_PATH: Final = Rule(
     # Logs and terminals show it. An address would be a folder "s3:" below the working directory.
@@ -119,9 +113,9 @@ FILE_PATH: Final = Rule(
         "type": ["string", "null"],
         "minLength": 1,
         "maxLength": 4096,
-        "pattern": r"^(?!.*://)[^\x00-\x1f\x7f-\x9f]+$",
+        "pattern": r"^(?!.*://)(?=.*\S)[^\x00-\x1f\x7f-\x9f]+$",
     },
-    _visible_text,
+    _text,
 )
 #: This does not check that the function exists.
 FUNCTION_NAME: Final = Rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dask_otel.core.text import shortened
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
+from dask_otel.settings.rules import Rule
 from dask_otel.settings.variables import environment_of
 
 #: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
@@ -29,8 +31,6 @@ _LEAST_INTERVAL_MS: Final = 100
 _FILE_INTERVAL: Final = 5.0
 #: Three years, which means never. Some clocks raise for longer waits.
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
-#: A count. Python refuses numbers of thousands of digits.
-_COUNT: Final = re.compile("[0-9]{1,15}")
 
 #: A header in a variable, as OpenTelemetry's own exporters read it.
 _HEADER: Final = re.compile(
@@ -202,14 +202,13 @@ def number(least: float, unit: str, *variables: str) -> float | None:
     ConfigurationError
         If it is not a finite number, or too small.
     """
-
-    def parse(text: str) -> float:
-        value = float(text)
-        if not least <= value < float("inf"):
-            raise ValueError(value)
-        return min(value, _NEVER[unit])
-
-    return _read(parse, f"a number of {unit}, {least:g} or more", variables)
+    rule = Rule(
+        f"a number of {unit}, {least:g} or more",
+        {"minimum": least, "maximum": sys.float_info.max},
+        float,
+    )
+    found: float | None = _read(rule.parse, rule.allowed, variables)
+    return None if found is None else min(found, _NEVER[unit])
 
 
 def count(variable: str, least: int) -> int | None:
@@ -220,13 +219,9 @@ def count(variable: str, least: int) -> int | None:
     ConfigurationError
         If it is not a whole number, or too small.
     """
-
-    def parse(text: str) -> int:
-        if not _COUNT.fullmatch(text) or int(text) < least:
-            raise ValueError(text)
-        return int(text)
-
-    return _read(parse, f"a whole number, {least} or more", [variable])
+    limits = {"minimum": least, "maximum": sys.maxsize}
+    rule = Rule(f"a whole number, {least} or more", limits, int)
+    return _read(rule.parse, rule.allowed, [variable])
 
 
 def pem_file(*variables: str, folder: bool = False) -> str | None:
