@@ -40,7 +40,7 @@ from dask_otel.core.graph import SUFFIX
 from dask_otel.pump.rotated import obstacle
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
-from dask_otel.report.text import Line, Sheet, report_lines
+from dask_otel.report.text import Line, Sheet, pieces, report_lines
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.reading import read_settings
 from dask_otel.settings.variables import environment_of
@@ -137,7 +137,7 @@ def perform(
         command = _command(folder) if folder else ""
         is_recorded = folder and any(files.glob(f"*{SUFFIX}"))
         replay = f"dask-otel whatif {shlex.quote(str(folder))}" if is_recorded else ""
-        _print(console, [*([(line, "dim")] for line in _ABOUT), []])
+        _print(console, [*([(line, "dim")] for line in _ABOUT), ""])
         sheet = Sheet(min(console.width, _WIDE), command=command, replay=replay)
         said = [*report_lines(report.accounts(), report.skipped, sheet)]
         _print(console, said)
@@ -145,7 +145,7 @@ def perform(
             title: Line = [("The same run with other threads, replayed", "bold")]
             # A run with many causes needs the screen for them.
             if len(_ABOUT) + len(said) + len(curve) <= _HIGH - _BESIDE:
-                _print(console, [title, *([(line, "")] for line in curve), []])
+                _print(console, [title, *curve, ""])
         for message in messages:
             print(message, file=sys.stderr)
         unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]
@@ -248,8 +248,8 @@ def _adapted(console: Console) -> Callable[[str], str]:
 def _print(console: Console, lines: Iterable[Line]) -> None:
     adapted = _adapted(console)
     for line in lines:
-        pieces = ((adapted(words.one_line(piece)), style) for piece, style in line)
-        console.print(Text.assemble(*pieces), soft_wrap=True)
+        shown = ((adapted(words.one_line(piece)), style) for piece, style in pieces(line))
+        console.print(Text.assemble(*shown), soft_wrap=True)
 
 
 def _command(folder: Path) -> str:

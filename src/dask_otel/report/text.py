@@ -22,9 +22,9 @@ from dask_otel.report.seconds import IDLE, SpanTime, largest, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 from dask_otel.report.units import table
 
-#: Pieces of a line with their rich styles, which only the short form shows; `plain` makes them safe
+#: A line, or its pieces with their rich styles, which only the demo shows; `plain` makes them safe
 #: for a terminal.
-Line: TypeAlias = list[tuple[str, str]]
+Line: TypeAlias = str | list[tuple[str, str]]
 
 
 class Sheet(NamedTuple):
@@ -71,17 +71,22 @@ _SMALL: Final = 0.01
 def plain(lines: Iterable[Line]) -> Iterator[str]:
     """Yield lines without styles and terminal control characters."""
     for line in lines:
-        yield words.one_line("".join(piece for piece, _ in line)).rstrip()
+        yield words.one_line("".join(piece for piece, _ in pieces(line))).rstrip()
+
+
+def pieces(line: Line) -> list[tuple[str, str]]:
+    """Return the pieces of a line with their styles."""
+    return [(line, "")] if isinstance(line, str) else line
 
 
 def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) -> Iterator[Line]:
     """Yield the report's lines; only messages and long words exceed the sheet's width."""
     for account in accounts:
         yield from run_lines(account, sheet)
-        yield []
+        yield ""
         sheet = sheet._replace(command="")
     if skipped.counts:
-        yield [("Not read: " + "; ".join(skipped.lines()) + ".", "")]
+        yield f"Not read: {'; '.join(skipped.lines())}."
 
 
 def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -89,11 +94,11 @@ def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
     yield [(account.session.title, "bold")]
     figures = ", ".join(f"{value} {name}" for value, name, _ in account.figures())
     yield from _indented(figures, sheet, "")
-    yield []
+    yield ""
     yield from _headline(account, sheet)
     for title, (is_short, section) in _SECTIONS.items():
         if (sheet.everything or is_short) and (body := [*section(account, sheet)]):
-            yield from ([], [(title, "bold")], *body)
+            yield from ("", [(title, "bold")], *body)
 
 
 def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -121,26 +126,25 @@ def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
     more = [f"{sheet.command} {how}" for how in ("--open", "--text --all") if sheet.command]
-    for line in filter(None, (*more, sheet.replay, DIAGNOSES + account.diagnoses[0].kind)):
-        yield [(f"  {line}", "")]
+    found = (*more, sheet.replay, DIAGNOSES + account.diagnoses[0].kind)
+    return (f"  {line}" for line in found if line)
 
 
 def _where(account: Account, _: Sheet) -> Iterator[Line]:
     yield from _parts(account.parts, PART_TITLES)
     cluster = account.cluster
     if cluster and cluster.remainder is not None:
-        for line in (
-            f"all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s",
-            f"- capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s",
-            f"= remainder {words.exact(cluster.remainder)}",
-        ):
-            yield [(f"  {line}", "")]
+        yield from (
+            f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s",
+            f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s",
+            f"  = remainder {words.exact(cluster.remainder)}",
+        )
 
 
 def _parts(found: Mapping[str, float], titles: Mapping[str, str]) -> Iterator[Line]:
     for title, seconds, share in shares(found, titles):
         numbers = f"{title:<14} {words.seconds(seconds):>8} {share:>5.0%}"
-        yield [(f"  {numbers}  {words.bar(share, _BAR)}", "")]
+        yield f"  {numbers}  {words.bar(share, _BAR)}"
 
 
 def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -149,7 +153,7 @@ def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
     yield from _parts(found.whole.parts, PATH)
     for name, prefix, count, seconds in found.functions(5):
         what = f"{words.counted(count, 'task')} of {prefix} in {name}"
-        yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
+        yield f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}"
 
 
 def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -158,15 +162,19 @@ def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
         after = words.seconds(max(0, log.time_ns - (account.session.start_ns or 0)) / 1e9)
         first, *more = log.description.splitlines() or [""]
         yield from _indented(f"{after} {log.level} {first}", sheet, "  ")
-        for line in more:
-            yield [("      | " + words.cut(line, 500), "")]
+        yield from _quoted("|", more)
     if len(logs) > _MOST:
         yield [(f"  and {len(logs) - _MOST:,} more", "dim italic")]
 
 
 def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
-    for line in words.wrapped(sentence, sheet.width - len(indent)) if sentence else ():
-        yield [(indent + line, "")]
+    wrapped = words.wrapped(sentence, sheet.width - len(indent))
+    return (indent + line for line in wrapped if sentence)
+
+
+def _quoted(mark: str, lines: Iterable[str]) -> Iterator[Line]:
+    """Return lines that others wrote."""
+    return (f"      {mark} {words.cut(line, 500)}" for line in lines)
 
 
 # -------------------------------------------------------------------------------- traces
@@ -201,7 +209,7 @@ class _Trace:
 
     def lines(self) -> Iterator[Line]:
         if self._sheet.everything:
-            yield [(f"Trace {self._root.trace_id}", "")]
+            yield f"Trace {self._root.trace_id}"
         headings = ("duration", "queue", "tasks", "result")
         track = [(f"  {'timeline':<{self._timeline}}", "dim")] if self._timeline else []
         yield self._row("", "span", headings, track, "dim")
@@ -309,11 +317,10 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
     bar = 6 + max(0, min(14, sheet.width - 80))
     room = max(20, sheet.width - bar - 49)
     heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
-    yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "")]
+    yield heading + ("meaning" if sheet.width >= _MEANINGS else "data")
     for block in blocks:
         name = words.cut_beginning(block.name, room)
-        total = f"{words.fit(name, room)}{words.seconds(block.seconds):>9}"
-        yield from ([], [(total, "")])
+        yield from ("", f"{words.fit(name, room)}{words.seconds(block.seconds):>9}")
         for activity, seconds, size in _of_block(block):
             share = seconds / block.seconds
             numbers = f"{words.seconds(seconds):>9} {share:>5.0%}" if seconds else " " * 15
@@ -321,7 +328,7 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
             if sheet.width >= _MEANINGS and seconds and not activity.endswith(" small ones"):
                 notes.append(MEANINGS[meaning_of(activity)].about)
             line = f"{words.fit(f'  {activity}', room)}{numbers}  {words.bar(share, bar):<{bar}} "
-            yield [(line + ", ".join(filter(None, notes)), "")]
+            yield line + ", ".join(filter(None, notes))
 
 
 def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
@@ -345,13 +352,10 @@ def _failures(account: Account, sheet: Sheet) -> Iterator[Line]:
     for failure in account.failures[:_MOST]:
         times = f" x {failure.count}" if failure.count > 1 else ""
         times += ", repeated" if failure.repeated else ""
-        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20)) + times, "")]
-        where = words.cut(f"{failure.span}, {failure.key}", sheet.width - 6)
-        yield [(f"      {where}", "")]
-        for line in failure.stacktrace.splitlines()[-12:]:
-            yield [("      | " + words.cut(line, 500), "")]
-        for line in [line for text in failure.log[-4:] for line in text.splitlines()]:
-            yield [("      log: " + words.cut(line, 500), "")]
+        yield f"  {words.cut(failure.what, max(20, sheet.width - 20))}{times}"
+        yield f"      {words.cut(f'{failure.span}, {failure.key}', sheet.width - 6)}"
+        yield from _quoted("|", failure.stacktrace.splitlines()[-12:])
+        yield from _quoted("log:", (one for text in failure.log[-4:] for one in text.splitlines()))
 
 
 def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -361,7 +365,7 @@ def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
         shown = words.cut(key, max(20, sheet.width - 40))
         where = f"  on {words.cut(worker, 40)}" if worker else ""
         where += "  failed" if task.failed else ""
-        yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", "")]
+        yield f"  {words.seconds(task.seconds):>9}  {shown}{where}"
 
 
 def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -373,10 +377,9 @@ def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
     found = account.memory
     for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
         yield from _indented(line, sheet, "  ")
-    holders = memory.table(found) if found else []
-    for rows in (holders, memory.workers_table(account.workers)):
+    for rows in (memory.table(found) if found else [], memory.workers_table(account.workers)):
         if len(rows) > 1:
-            yield from ([], *_table(rows[: _MOST + 1], sheet))
+            yield from ("", *_table(rows[: _MOST + 1], sheet))
 
 
 def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
@@ -384,7 +387,7 @@ def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
     numbers = {name[1:] for name in rows[0] if name.startswith("#")}
     rows = [[name.removeprefix("#") for name in rows[0]], *rows[1:]]
     lines = words.aligned(rows, numbers, sheet.width - 2) if len(rows) > 1 else ()
-    yield from ([("  " + line, "")] for line in lines)
+    yield from (f"  {line}" for line in lines)
 
 
 #: By their titles, whether the short form has them, and their lines.
