@@ -193,7 +193,7 @@ def beat(pump: Pump, value: float = 0) -> None:
 
 def outcomes(counted: Tally | Pump, signal: str = "traces") -> Counter[str]:
     """Return how many items of a signal were exported, and dropped by reason."""
-    counts = counted.since({}) if isinstance(counted, Tally) else counted.counts()
+    counts = counted.since(Counter()) if isinstance(counted, Tally) else counted.counts()
     kinds = {EXPORTED: "exported", DROPPED: ""}
     return Counter(
         {

@@ -396,7 +396,7 @@ def test_the_file_of_an_open_root_is_replaced_and_says_so(tmp_path: Path) -> Non
     assert (second.about["complete"], second.spans[0].stacks.total()) == (True, 80_000)
     assert [*path.parent.iterdir()] == [path]
     made.release()
-    assert tally.since({}) == {}
+    assert tally.since(Counter()) == {}
 
 
 @pytest.mark.parametrize("samples", [True, False])
@@ -413,7 +413,7 @@ def test_the_oldest_file_goes_and_an_unsampled_trace_has_none(
     made.finish()
     made.release()
     names = ["run-0000000000000003-profile.pb.gz"] * samples
-    assert ([one.name for one in tmp_path.iterdir()], tally.since({})) == (names, {})
+    assert ([one.name for one in tmp_path.iterdir()], tally.since(Counter())) == (names, {})
 
 
 def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
@@ -437,7 +437,7 @@ def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
     made.finish()
     made.release()
     made.abandon()
-    assert tally.since({}) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
+    assert tally.since(Counter()) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
 
 
 def test_two_exporters_that_give_up_on_it_at_once_count_each_sample_once(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_two_exporters_that_give_up_on_it_at_once_count_each_sample_once(tmp_pat
     made._store.roots = {1: Root()}  # type: ignore[dict-item]
     made.abandon()
     other.join()
-    assert tally.since({}) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
+    assert tally.since(Counter()) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
 
 
 def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +472,7 @@ def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(10):
         made.offer(of_root(1)[0])
     made.finish()
-    dropped = sum(tally.since({}).values())
+    dropped = sum(tally.since(Counter()).values())
     (path,) = tmp_path.iterdir()
     assert decoded(path.read_bytes()).spans[0].stacks.total() / 20_000 + dropped == 20
     assert dropped > 0

@@ -45,6 +45,9 @@ class Lane(PumpThread, Generic[_Sink]):
         self._destination = sink.destination
         self._now = now
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.signal} to {self._destination.name}>"
+
     def release(self) -> None:
         """Close the sink."""
         self._sink.close()
@@ -112,10 +115,6 @@ class SpanLane(Lane[SpanSink]):
         #: Until then the endpoint is not asked again, because it accepts no log records.
         self._asleep_until = -math.inf
         self._warned: set[str] = set()
-
-    def __repr__(self) -> str:
-        waiting = len(self.policy.queue)
-        return f"<SpanLane of {self.signal} to {self._destination.name}, {waiting} waiting>"
 
     # ------------------------------------------------------------------- called by the feeder
 

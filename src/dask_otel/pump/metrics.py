@@ -73,9 +73,6 @@ class MetricLane(Lane[MetricSink]):
         #: Time of the last export, if it failed.
         self._unsent_ns: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<MetricLane to {self._destination.name}, {len(self._batches)} waiting>"
-
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
         return len(self._batches) < MAX_METRIC_BATCHES

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,7 +126,9 @@ class Pump:
         if metrics.page is not None:
             made.append((*metrics.page, 0.0, Tally()))
         self._metrics = [
-            MetricLane(*one, own=partial(self._own_counts, {}), before_last=self._settle_spans)
+            MetricLane(
+                *one, own=partial(self._own_counts, Counter()), before_last=self._settle_spans
+            )
             for one in made
         ]
         for lane in self._metrics:
@@ -158,7 +160,7 @@ class Pump:
         self.spooled = SpooledFeeder(spool, signal, lanes, translate, BACKLOG, *parts)
         return self.spooled
 
-    def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
+    def _own_counts(self, seen: Counter[Series]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
         batch = MetricBatch(increments=self._tally.since(seen))
         lanes_of: dict[str, Sequence[SpanLane | MetricLane]] = {
@@ -245,7 +247,7 @@ class Pump:
 
     def counts(self) -> dict[Series, float]:
         """Return the counts of exported and dropped records, by metric and labels."""
-        return self._tally.since({})
+        return self._tally.since(Counter())
 
     def look(self) -> None:
         """Report requests that have been open for long. Cheap; call it often."""

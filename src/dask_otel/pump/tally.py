@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Hashable
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[Series, int] = {}
+        self._totals: Counter[Series] = Counter()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -25,18 +26,13 @@ class Tally:
 
     def add(self, *series: Hashable, count: int = 1) -> None:
         """Count."""
-        if count:
-            with self._lock:
-                self._totals[series] = self._totals.get(series, 0) + count
+        with self._lock:
+            self._totals[series] += count
 
-    def since(self, seen: dict[Series, int]) -> dict[Series, float]:
+    def since(self, seen: Counter[Series]) -> dict[Series, float]:
         """Return the increases since `seen`, and update `seen`."""
         with self._lock:
             totals = self._totals.copy()
-        new: dict[Series, float] = {
-            series: total - seen.get(series, 0)
-            for series, total in totals.items()
-            if total > seen.get(series, 0)
-        }
-        seen.update(totals)
-        return new
+        new = totals - seen
+        seen.update(new)
+        return {**new}
