@@ -247,8 +247,7 @@ def _parsed(message: Any, content: bytes) -> Any:
 
 
 def _bytes(message: Any) -> bytes:
-    encoded: bytes = message.SerializeToString()
-    return encoded
+    return bytes(message.SerializeToString())
 
 
 def _request(origin: Origin, bodies: Sequence[bytes]) -> bytes:
