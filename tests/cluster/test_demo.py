@@ -20,6 +20,7 @@ from dask_otel._otel.sdk import exporters
 from dask_otel.cli import main
 from dask_otel.cli.terminal import Failed
 from dask_otel.report.document import read_report
+from dask_otel.settings.variables import environment_of
 from tests.environment import OFF, run, set_variables
 from tests.receiver import receiver
 
@@ -112,23 +113,19 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "listens", "expected"),
     [
-        ({}, False, (False, None)),
-        ({}, True, (True, "http://localhost:4317")),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}, True, (True, None)),
-        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}, True, (False, None)),
-        ({"OTEL_SDK_DISABLED": "true"}, True, (False, None)),
+        ({}, False, (False, {})),
+        ({}, True, (True, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"})),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}, True, (True, {})),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}, True, (False, {})),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "otlp"}, True, (False, OFF)),
     ],
 )
 def test_where_the_telemetry_goes(showcase, monkeypatch, variables, listens, expected):
     set_variables(monkeypatch, variables)
     monkeypatch.setattr(exporters, "nobody_listens", lambda: not listens)
-    assert showcase._destinations(Console(file=io.StringIO())) == expected
-
-
-def test_a_program_that_disables_the_sdk_sends_nothing(showcase):
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}
-    made = showcase.export_environment({"OTEL_SDK_DISABLED": "true", **endpoint}, disabled=True)
-    assert made == {**endpoint, **OFF}
+    sent, more = expected
+    found = showcase._destinations(Console(file=io.StringIO()))
+    assert found == (sent, environment_of(variables) | more)
 
 
 @pytest.mark.parametrize(("sent", "copied"), [(True, 0), (False, 1)])
@@ -136,7 +133,7 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
     showcase, monkeypatch, sent, copied
 ):
     copies = []
-    monkeypatch.setattr(showcase, "_destinations", lambda _: (sent, None))
+    monkeypatch.setattr(showcase, "_destinations", lambda _: (sent, {}))
     monkeypatch.setattr(showcase, "_compute", lambda *_: None)
     monkeypatch.setattr(showcase, "_copy", lambda *given: copies.append(given) or [])
     with pytest.raises(Failed, match="exported no spans and no metrics of the workers"):

@@ -16,13 +16,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from unittest.mock import patch
 
 import dask.config
 from distributed import Client, LocalCluster, span
@@ -71,18 +70,14 @@ logging.getLogger("distributed.worker").addFilter(
 )
 """
 
-#: Variables that would prevent a trace.
-_SILENCING_VARIABLES: Final = (
-    "OTEL_SDK_DISABLED",
-    "OTEL_CONFIG_FILE",
-    "OTEL_EXPERIMENTAL_CONFIG_FILE",
-    "OTEL_TRACES_SAMPLER",
-    "OTEL_TRACES_SAMPLER_ARG",
-)
+#: Instead of variables that would prevent a trace.
+_AUDIBLE: Final = {"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_SAMPLER": "always_on"}
+#: The exporters of those who disable the SDK: everything goes to the demo's own files alone.
+_NOWHERE: Final = {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
 #: OTLP's default destination.
-_DEFAULT_ENDPOINT: Final = "http://localhost:4317"
+_DEFAULT: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"}
 #: Seconds to wait until the root span has settled: a heartbeat or two.
 SETTLE_LIMIT: Final = 20.0
 #: Seconds to wait until a worker is lost.
@@ -123,11 +118,11 @@ def perform(
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
     console = console or Console(highlight=False)
-    sent, endpoint = _destinations(console)
+    sent, variables = _destinations(console)
     with tempfile.TemporaryDirectory(prefix="dask-otel-demo-") as temporary:
         data, files = Path(temporary, "data"), Path(temporary, "files")
         with terminal.held_back("distributed.dask_otel") as messages:
-            failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
+            failure = _compute(partial(_step, console), data, files, variables, quick, fail)
         try:
             read = read_report(files)
             report = judged("demo", read, partial(read.replayed, limited=True))
@@ -156,26 +151,27 @@ def perform(
         raise Failed("\n".join(errors))
 
 
-def _destinations(console: Console) -> tuple[bool, str | None]:
-    """Print the destinations besides files; return if there are any, and the default endpoint."""
+def _destinations(console: Console) -> tuple[bool, dict[str, str]]:
+    """Print the destinations besides files; return if there are any, and the variables for them."""
     # Imports the SDK.
     from dask_otel._otel.sdk.exporters import is_named, labels, nobody_listens
 
-    with defaults_for_environment(configured_environment()):
+    given = environment_of(read_settings().environment)
+    with defaults_for_environment(given):
         named = [signal for signal in ("traces", "metrics") if is_named(signal)]
         if is_disabled():
             console.print(
                 "OTEL_SDK_DISABLED is true: the telemetry goes only to files.", style="yellow"
             )
-            return False, None
+            return False, {**given, **_NOWHERE}
         try:
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
             raise Failed(str(error)) from error
-    endpoint = None if named or nobody_listens() else _DEFAULT_ENDPOINT
-    for place in [endpoint] if endpoint else places:
+    default = {} if named or nobody_listens() else _DEFAULT
+    for place in (*default.values(), *places):
         console.print(f"The telemetry goes to {place}, too.", style="green")
-    return bool(places or endpoint), endpoint
+    return bool(places or default), {**given, **default}
 
 
 @contextmanager
@@ -197,7 +193,7 @@ def _step(console: Console, title: str) -> Iterator[None]:
 
 
 def _compute(
-    step: _Step, data: Path, files: Path, endpoint: str | None, quick: bool, fail: bool
+    step: _Step, data: Path, files: Path, variables: dict[str, str], quick: bool, fail: bool
 ) -> Exception | None:
     """Run the workflow on a cluster that writes `files`; return its exception, if any."""
     size = workflow.QUICK if quick else workflow.FULL
@@ -209,7 +205,7 @@ def _compute(
             # An intended failure belongs in the trace, not in the worker's log.
             level = logging.CRITICAL if fail else logging.ERROR
             try:
-                client = cluster.enter_context(observed_cluster(files, endpoint, level))
+                client = cluster.enter_context(observed_cluster(files, variables, level))
             except Exception as error:
                 # Ports, memory, a broken Dask configuration: Dask's message names the cause.
                 raise Failed(f"the cluster did not start: {error}") from error
@@ -284,8 +280,7 @@ def _missing(report: Report) -> list[str]:
     what = " and no ".join(one for one, any_came in came.items() if not any_came)
     said = (
         f"the workflow ran, but the bridge exported no {what}.\n"
-        "Is there a message of dask-otel above? Another cause: the program runs under\n"
-        "`opentelemetry-instrument`, whose own exporter got the spans."
+        "Is there a message of dask-otel above?"
     )
     return [said] if what else []
 
@@ -302,21 +297,6 @@ def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
 # ---------------------------------------------------------------------- its cluster
 
 
-def configured_environment() -> dict[str, str]:
-    """Return this process's ``OTEL_*`` variables, with the defaults from Dask's configuration."""
-    return environment_of(read_settings().environment)
-
-
-def export_environment(environ: Mapping[str, str], disabled: bool) -> dict[str, str]:
-    """Return a copy of variables, changed so that there is a trace.
-
-    With `disabled`, everything goes to the demo's own files, and nowhere else.
-    """
-    nowhere = {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
-    kept = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
-    return {**kept, **nowhere} if disabled else kept
-
-
 def _with_preload(key: str, preload: str) -> list[Any]:
     """Return the user's preloads, and one more."""
     configured = dask.config.get(key, [])
@@ -325,37 +305,28 @@ def _with_preload(key: str, preload: str) -> list[Any]:
 
 
 @contextmanager
-def observed_cluster(
-    files: Path, endpoint: str | None = None, log_level: int = logging.ERROR
-) -> Iterator[Client]:
+def observed_cluster(files: Path, variables: dict[str, str], log_level: int) -> Iterator[Client]:
     """Yield a client of a new local cluster whose scheduler has the bridge.
 
-    The bridge writes into the folder `files`, and exports to `endpoint` if the standard variables
-    set none. At the end of the context, everything has been exported and the cluster is closed.
-    Dask's own messages are printed from `log_level` on.
+    The bridge writes into the folder `files`, and exports as the `variables` say, whatever this
+    process's own are. At the end of the context, everything has been exported and the cluster is
+    closed. Dask's own messages are printed from `log_level` on.
     """
     preloads = {
         "distributed.scheduler.preload": PRELOAD,
         "distributed.worker.preload": _END_QUIETLY,
     }
-    with defaults_for_environment(configured_environment()):
-        disabled = is_disabled()
-    # Several exports within the demo, so that the series have several points.
-    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **read_settings().environment}
-    if endpoint is not None:
-        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
         "otel.logs.level": "WARNING",
-        # Not in the process's environment, which workers inherit.
-        "otel.environment": export_environment(variables, disabled),
+        # Several exports within the demo, so that the series have several points.
+        "otel.environment": {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **variables, **_AUDIBLE},
+        "otel.provider": "own",
         # Fusing array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }
     with (
-        # This process's variables, until the cluster is closed.
-        patch.dict(os.environ, export_environment(os.environ, disabled), clear=True),
         dask.config.set(config),
         LocalCluster(
             n_workers=WORKERS,
