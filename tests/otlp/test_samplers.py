@@ -189,7 +189,7 @@ def test_all_spans_of_a_root_follow_it_and_its_exemplars_too() -> None:
     kept = []
     for trace in traces:
         spans = [replace(CHILD, trace_id=trace)] * 3 + [replace(ROOT, trace_id=trace)]
-        kept.append([sampler.decides(trace), *map(sampler.span, spans)])
+        kept.append([sampler.decides(trace), *(sampler.decides(one.trace_id) for one in spans)])
     assert (kept, foreign.asked) == (
         [[True] * 5, [True] * 5, [False] * 5, [False] * 5],
         [trace.name for trace in traces],

@@ -111,10 +111,6 @@ class TraceSampler:
                     trace.sampled = self._decide(trace)
         return trace.sampled
 
-    def span(self, record: SpanRecord) -> bool:
-        """Return whether the span is sampled, like its root."""
-        return self.decides(record.trace_id)
-
     def _decide(self, trace: Trace) -> bool:
         """Ask the sampler; after a brief wait at most, or an error, decide as the default one."""
         if self._is_prompt:

@@ -52,8 +52,8 @@ class ExporterSink:
         self.close = transport.close
         self.encode: Callable[[Any], bytes] = encoder.log if signal == "logs" else encoder.span
         #: Log records are not sampled, nor is what stays in memory.
-        is_sampled = signal == "traces" and not isinstance(transport, RecorderTransport)
-        self.wants: Callable[[Any], bool] = sampler.span if is_sampled else lambda _: True
+        whole = signal != "traces" or isinstance(transport, RecorderTransport)
+        self.wants: Callable[[Any], bool] = lambda one: whole or sampler.decides(one.trace_id)
         self._request: Callable[[Sequence[Any]], bytes] = (
             partial(encoder.metrics, breathe=Breath()) if signal == "metrics" else encoder.request
         )

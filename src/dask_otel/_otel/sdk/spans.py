@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry import trace as trace_api
@@ -80,7 +80,7 @@ class ProviderSpanSink:
         )
         self.destination = Destination("the application's tracer provider", advice=_ADVICE)
         self._tracer = tracer
-        self.wants = sampler.span
+        self.wants: Callable[[Any], bool] = lambda record: sampler.decides(record.trace_id)
         ids = getattr(tracer, "id_generator", None)
         if not isinstance(ids, _AtHand):
             # Change only our own tracer's attributes: the provider's other tracers keep theirs.
