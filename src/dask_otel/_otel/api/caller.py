@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import Final
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
@@ -18,13 +17,6 @@ from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
 from dask_otel.core.context import BAGGAGE, TRACESTATE, Caller, Traceparent, parse_traceparent
-
-#: OpenTelemetry's environment variable carriers.
-ENVIRONMENT_TRACEPARENT: Final = "TRACEPARENT"
-ENVIRONMENT_TRACESTATE: Final = "TRACESTATE"
-
-#: The name of a nameless span.
-NAMELESS: Final = "traced"
 
 
 @cache
@@ -106,17 +98,18 @@ def caller_of(span: Span, baggage: bool) -> Caller | None:
 
 
 def name_of(span: Span | None) -> str:
-    """Return the span's name, if it has one, as an SDK's spans do."""
+    """Return the span's name, if it has one, as an SDK's spans do; else ``traced``."""
     name = getattr(span, "name", None)
-    return name if isinstance(name, str) and name else NAMELESS
+    return name if isinstance(name, str) and name else "traced"
 
 
 def environment_caller() -> Caller | None:
     """Return the caller in the environment; None if there is none.
 
-    Batch systems, CI and shell steps pass their context in ``TRACEPARENT`` and ``TRACESTATE``.
+    Batch systems, CI and shell steps pass their context in ``TRACEPARENT`` and ``TRACESTATE``,
+    OpenTelemetry's environment variable carriers.
     """
-    text = os.environ.get(ENVIRONMENT_TRACEPARENT, "").strip()
+    text = os.environ.get("TRACEPARENT", "").strip()
     if not text:
         return None
     parent = parse_traceparent(text)
@@ -125,4 +118,4 @@ def environment_caller() -> Caller | None:
         return None
     if not _written(remote_parent(parent)).keys() - {BAGGAGE}:
         return None
-    return Caller(parent, os.environ.get(ENVIRONMENT_TRACESTATE, ""))
+    return Caller(parent, os.environ.get("TRACESTATE", ""))
