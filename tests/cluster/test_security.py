@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -118,7 +119,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
             port = client.scheduler_info()["services"]["dashboard"]
         for page in ("metrics", "health", "json/identity.json"):
             shown[page] = answer_of(f"http://127.0.0.1:{port}/{page}")
-        facts = facts_of_scheduler(made.address, 30)
+        facts = asyncio.run(facts_of_scheduler(made.address, 30))
         findings = all_findings(facts)
         shown["the doctor's text"] = as_text(facts, findings, everything=True)
         shown["the doctor's JSON"] = as_json(facts, findings)

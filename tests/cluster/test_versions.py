@@ -6,6 +6,7 @@ not installed: its sources come first on the path.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
@@ -119,7 +120,8 @@ def test_a_client_of_today_and_a_scheduler_of_before(
                 assert client.submit(pow, 2, 4).result() == 16
             if block.report is None:
                 assert "needs dask-otel, as new as here or newer" in caplog.text
-            assert facts_of_scheduler(address, 60)["process"]["bridge"]["state"] == "absent"
+            facts = asyncio.run(facts_of_scheduler(address, 60))
+            assert facts["process"]["bridge"]["state"] == "absent"
 
 
 def test_a_client_of_before_and_a_scheduler_of_today(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from contextlib import redirect_stdout
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.scheduler is not None:
             with terminal.held_back("asyncio"):
-                facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
+                question = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
+                facts = asyncio.run(question)
         else:
             # What an exporter prints, such as `console`, is not the command's result.
             with redirect_stdout(sys.stderr):

@@ -51,19 +51,6 @@ def facts_of_this_process(seconds: float) -> dict[str, Any]:
     }
 
 
-def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
-    """Return the facts of a scheduler and its workers.
-
-    `seconds` is the scheduler's longest wait for the endpoints' answers.
-
-    Raises
-    ------
-    NotExamined
-        If the scheduler cannot be examined.
-    """
-    return asyncio.run(_ask(address, seconds))
-
-
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Any]:
     """Yield a client of a scheduler.
@@ -104,7 +91,16 @@ async def connected(address: str) -> AsyncIterator[Any]:
         yield client
 
 
-async def _ask(address: str, seconds: float) -> dict[str, Any]:
+async def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
+    """Return the facts of a scheduler and its workers.
+
+    `seconds` is the scheduler's longest wait for the endpoints' answers.
+
+    Raises
+    ------
+    NotExamined
+        If the scheduler cannot be examined.
+    """
     async with connected(address) as client:
         scheduler = await answered(
             client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
