@@ -152,9 +152,7 @@ class performance_report:
         asked: dict[str, Any] = {"since": read.number, "most": _CHUNK, "settle": settle}
         while read.more:
             answer = await ask(client, _wire.read_record, after=read.number, **asked)
-            if answer.until is not None:
-                # An older scheduler does not know it.
-                asked["until"] = answer.until
+            asked["until"] = answer.until
             read = replace(answer, rows=read.rows + answer.rows)
         with suppress(Exception):
             # The span, then tasks that hold it up.
