@@ -28,8 +28,8 @@ from dask_otel.cli import (
 )
 from dask_otel.cli.command import Command
 
-#: The functions return the exit code.
-_COMMANDS: Final[dict[str, tuple[Command, Callable[[argparse.Namespace], int]]]] = {
+#: The functions return the exit code, or nothing after success.
+_COMMANDS: Final[dict[str, tuple[Command, Callable[[argparse.Namespace], int | None]]]] = {
     "demo": (demo.COMMAND, demo.run),
     "doctor": (doctor.COMMAND, doctor.run),
     "assets": (assets.COMMAND, assets.run),
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     sys.stdout = sys.stdout or terminal.Closed()
     try:
-        return int(arguments.run(arguments))
+        return int(arguments.run(arguments) or 0)
     except KeyboardInterrupt:
         terminal.say(arguments.command, "interrupted")
         return 130

@@ -57,8 +57,8 @@ def assets() -> dict[Path, bytes]:
     }
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write the files; return the exit code."""
+def run(arguments: argparse.Namespace) -> None:
+    """Write the files."""
     folder: Path = arguments.folder
     files = assets()
     kept = [
@@ -74,4 +74,3 @@ def run(arguments: argparse.Namespace) -> int:
     terminal.tell(f"{len(files) - len(kept)} files are in {folder}")
     if kept:
         raise Failed(f"kept, because they differ: {', '.join(kept)}; --force replaces them")
-    return 0

@@ -44,8 +44,8 @@ rejects the telemetry (a message says so); 1 a step failed; 2 wrong arguments; 1
 )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; return the exit code."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run the demo."""
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
@@ -53,4 +53,3 @@ def run(arguments: argparse.Namespace) -> int:
     from dask_otel.cli import showcase
 
     showcase.perform(quick=arguments.quick, fail=arguments.fail, output=arguments.output)
-    return 0

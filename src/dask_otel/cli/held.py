@@ -32,9 +32,8 @@ interrupted
 )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Ask, and print the answer; return the exit code."""
+def run(arguments: argparse.Namespace) -> None:
+    """Ask, and print the answer."""
     from dask_otel.client.held import held
 
     why.shown(arguments, lambda client: held(client, arguments.span, asynchronous=True))
-    return 0

@@ -93,8 +93,8 @@ arguments, 130 interrupted
 )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write the report; return the exit code."""
+def run(arguments: argparse.Namespace) -> None:
+    """Write the report."""
     given, page = arguments, not (arguments.text or arguments.json)
     wrong = {
         "give PATH, or --compare A B": bool(given.paths) == bool(given.compare),
@@ -117,7 +117,6 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.show(json.dumps(report.to_dict(), indent=2, allow_nan=False))
     else:
         terminal.show(_text(report, arguments))
-    return 0
 
 
 def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
