@@ -115,10 +115,11 @@ def separated(
     -------
     The comparison with `replayed` of each name whose last runs were recorded, or with the reason.
     """
-    known = []
-    for runs, graphs in sides:
-        ids = {root.span_id for run in runs for root in run.roots()}
-        known.append({one.name: one for one in graphs if one.span_id in ids})
+    ids = [{root.span_id for run in runs for root in run.roots()} for runs, _ in sides]
+    known = [
+        {one.name: one for one in graphs if one.span_id in own}
+        for (_, graphs), own in zip(sides, ids, strict=True)
+    ]
     room, names = Room(limited=limited), []
     for one in comparison.names:
         first, second = (side.get(one.name) for side in known)
@@ -248,6 +249,8 @@ def _warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
                 f"Its tasks used a CPU for {on / (on + off):.0%} of their time: more threads help "
                 "as much as is shown only with a core for each."
             )
-        for one in account.diagnoses:
-            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/"):
-                yield f"{one.title}: more threads of one worker share it, and help less."
+        yield from (
+            f"{one.title}: more threads of one worker share it, and help less."
+            for one in account.diagnoses
+            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/")
+        )

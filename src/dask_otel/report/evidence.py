@@ -626,8 +626,8 @@ def _pauses(session: Session) -> Iterator[tuple[str, tuple[float, float]]]:
             since.setdefault(name, log.time_ns)
         elif log.name in ended and name in since:
             yield name, (since.pop(name), log.time_ns)
-    for name, start in since.items():
-        yield name, (start, max(start, session.end_ns or 0))
+    last = session.end_ns or 0
+    yield from ((name, (start, max(start, last))) for name, start in since.items())
 
 
 def _missing(

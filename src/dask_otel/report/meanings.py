@@ -188,10 +188,8 @@ def hex_colour(colour: str) -> str:
 @cache
 def meaning_of(activity: str) -> str:
     """Return the meaning of an activity; ``other`` for users' own."""
-    for name, meaning in MEANINGS.items():
-        if any(re.fullmatch(pattern, activity) for pattern in meaning.names):
-            return name
-    return "other"
+    known = ((name, pattern) for name, one in MEANINGS.items() for pattern in one.names)
+    return next((name for name, pattern in known if re.fullmatch(pattern, activity)), "other")
 
 
 @cache

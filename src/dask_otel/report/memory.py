@@ -43,8 +43,10 @@ class Root(NamedTuple):
         if self.prefix and self.of_it:
             share = words.share(self.of_it, self.peak)
             peak += f", {words.size(self.of_it)} of it ({share}) by {self.prefix}"
-            for prefix, part in [*self.parts.items()][1:_PARTS]:
-                peak += f", {words.size(part)} ({words.share(part, self.peak)}) by {prefix}"
+            peak += "".join(
+                f", {words.size(part)} ({words.share(part, self.peak)}) by {prefix}"
+                for prefix, part in [*self.parts.items()][1:_PARTS]
+            )
         time = f"{words.byte_seconds(self.time)} until its work was done"
         return words.one_line(f"{self.span}: {'; '.join(filter(None, (peak, time)))}.")
 

@@ -185,8 +185,8 @@ def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
 
 
 def _from_spans(session: Session) -> Iterator[SpanTime]:
-    for span in session.of_type("span"):
-        yield SpanTime(
+    return (
+        SpanTime(
             span.full_name,
             span.text(semconv.SPAN_ROOT_NAME),
             span_activities(span),
@@ -194,6 +194,8 @@ def _from_spans(session: Session) -> Iterator[SpanTime]:
             capacity=span.number(semconv.SPAN_CAPACITY),
             measured=False,
         )
+        for span in session.of_type("span")
+    )
 
 
 def span_activities(span: Span) -> dict[str, float]:
@@ -249,9 +251,11 @@ def flow(
 
     There are no intervals with fewer than two exports.
     """
-    parts: dict[str, list[History]] = {title: [] for title in PART_TITLES}
-    for series in session.metrics.of(semconv.CLUSTER_TIME.name):
-        parts[part_of(series.labels.get(semconv.ACTIVITY, "")).title].append(series.history())
+    same = grouped(
+        session.metrics.of(semconv.CLUSTER_TIME.name),
+        lambda one: part_of(one.labels.get(semconv.ACTIVITY, "")).title,
+    )
+    parts = {title: [one.history() for one in same.get(title, ())] for title in PART_TITLES}
     times = sorted({time for every in parts.values() for one in every for time, _ in one})
     step = max(1, -(-(len(times) - 1) // most))
     edges = [*times[:-1:step], *times[-1:]]

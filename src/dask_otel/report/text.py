@@ -69,9 +69,9 @@ _SMALL: Final = 0.01
 
 
 def plain(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield lines without styles and terminal control characters."""
-    for line in lines:
-        yield words.one_line("".join(piece for piece, _ in pieces(line))).rstrip()
+    """Return lines without styles and terminal control characters."""
+    joined = ("".join(piece for piece, _ in pieces(line)) for line in lines)
+    return (words.one_line(line).rstrip() for line in joined)
 
 
 def pieces(line: Line) -> list[tuple[str, str]]:
@@ -432,6 +432,5 @@ def comparison_lines(found: Comparison, width: int) -> Iterator[str]:
         yield row("span", ("lasted A", "B", "threads A", "B"))
         for step in one.steps:
             yield row(step.name, step.cells())
-            for what, changes in (("", step.changes_in_words()), ("path: ", step.path_in_words())):
-                if changes:
-                    yield f"    {what}{changes}"
+            changes = {"": step.changes_in_words(), "path: ": step.path_in_words()}
+            yield from (f"    {what}{said}" for what, said in changes.items() if said)

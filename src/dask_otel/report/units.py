@@ -63,8 +63,8 @@ def work(session: Session, spans: Iterable[SpanTime]) -> list[Work]:
 def table(found: Iterable[Work], price: Price | None) -> list[list[str]]:
     """Return the headings of a table, those of numbers with a ``#``, and its rows."""
     money = [f"#per {price.currency or 'unit of money'}"] if price else []
-    rows = [["span", "unit", "#total", "#per second", "#per thread-second", *money]]
-    for one in found:
-        cells = [words.quantity(value) for value in one.figures(price).values()]
-        rows.append([words.one_line(one.span), words.one_line(one.unit), *cells][: len(rows[0])])
-    return rows
+    head = ["span", "unit", "#total", "#per second", "#per thread-second", *money]
+    rows = (
+        [one.span, one.unit, *map(words.quantity, one.figures(price).values())] for one in found
+    )
+    return [head, *([words.one_line(cell) for cell in row[: len(head)]] for row in rows)]

@@ -175,16 +175,15 @@ class Difference:
                 f"fewer than {FEWEST} runs of a side do not show how much equal runs differ, so "
                 "nothing is called slower or faster"
             )
-        for what, changes in (
-            ("the thread-time", in_words(named(self.terms))),
-            ("by part", parts_in_words(self.parts)),
-            ("more or less work", in_words([("of these", self.more_work)])),
-            ("the path", in_words(named(self.path))),
-            ("the code", in_words(self.code, _LISTED)),
-            ("the last run of each, replayed", in_words(self.replayed) or self.not_replayed),
-        ):
-            if changes:
-                yield f"{what}: {changes}"
+        changes = {
+            "the thread-time": in_words(named(self.terms)),
+            "by part": parts_in_words(self.parts),
+            "more or less work": in_words([("of these", self.more_work)]),
+            "the path": in_words(named(self.path)),
+            "the code": in_words(self.code, _LISTED),
+            "the last run of each, replayed": in_words(self.replayed) or self.not_replayed,
+        }
+        yield from (f"{what}: {said}" for what, said in changes.items() if said)
         yield from self.beside
 
 
@@ -478,10 +477,15 @@ def _beside(before: Side, after: Side) -> Iterator[str]:
         )
         for key in dict.fromkeys(key for run in (*before, *after) for key in run.moved)
     ]
-    for unit in dict.fromkeys(unit for run in (*before, *after) for unit in run.units):
-        for title, taken in _RATES.items():
-            counts = [[_rate(run, unit, taken) for run in side if run.units] for side in sides]
-            figures.append((words.one_line(unit) + title, counts, words.quantity))
+    figures += [
+        (
+            words.one_line(unit) + title,
+            [[_rate(run, unit, taken) for run in side if run.units] for side in sides],
+            words.quantity,
+        )
+        for unit in dict.fromkeys(unit for run in (*before, *after) for unit in run.units)
+        for title, taken in _RATES.items()
+    ]
     for title, values, shown in figures:
         known = [[one for one in side if one is not None] for side in values]
         old, new = map(_mean, known)

@@ -104,9 +104,8 @@ def _spans(names: list[SpanTime]) -> Any:
     columns: dict[str, list[Any]] = {"span": labels, "name": [entry.name for entry in shown]}
     by_part = {title: [entry.parts()[title] for entry in shown] for title in PART_TITLES}
     taken = {title: seconds for title, seconds in by_part.items() if any(seconds)}
-    for title, seconds in taken.items():
-        columns[title] = seconds
-        columns[f"{title} text"] = [words.seconds(value) for value in seconds]
+    columns |= taken
+    columns |= {f"{title} text": [*map(words.seconds, found)] for title, found in taken.items()}
     plot = figure(
         height=60 + 26 * len(shown), y_range=list(reversed(labels)), tools="xwheel_zoom,xpan,reset"
     )

@@ -194,8 +194,10 @@ class Metrics:
 
     def drop_sums(self) -> None:
         """Keep the last values alone: some deltas are missing, so the sums would be too small."""
-        for name, family in self.series.items():
-            self.series[name] = {key: one for key, one in family.items() if not one.delta}
+        self.series = {
+            name: {key: one for key, one in family.items() if not one.delta}
+            for name, family in self.series.items()
+        }
 
     @property
     def seconds(self) -> float:
