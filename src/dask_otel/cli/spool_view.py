@@ -88,8 +88,10 @@ def listing(path: Path) -> Iterator[str]:
         )
     if total:
         yield "\nwaiting"
-    for (sink, name), spans in waiting.most_common(_MOST):
-        yield f"{spans:>8,}  {_clean(name, 200)}  ({_clean(sink)})"
+    yield from (
+        f"{spans:>8,}  {_clean(name, 200)}  ({_clean(sink)})"
+        for (sink, name), spans in waiting.most_common(_MOST)
+    )
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, bytes]]:

@@ -30,7 +30,7 @@ _SELECTOR: Final = f'{{__name__=~"{semconv.DOCTOR_CHECKS.name}(_total)?"}}'
 def read_back(
     places: Mapping[str, str], probe: Mapping[str, Any], patience: float
 ) -> Iterator[Finding]:
-    """Yield whether each backend has the test span, or the test counter.
+    """Return whether each backend has the test span, or the test counter.
 
     Parameters
     ----------
@@ -42,8 +42,7 @@ def read_back(
         Seconds of retries if a backend answers without the telemetry.
     """
     until = time.monotonic() + patience
-    for name, address in places.items():
-        yield _until_found(name, address, probe, until)
+    return (_until_found(name, address, probe, until) for name, address in places.items())
 
 
 def _until_found(name: str, address: str, probe: Mapping[str, Any], until: float) -> Finding:

@@ -137,9 +137,13 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
 
 
 def _strange(results: list[Any]) -> Iterator[Finding]:
-    for place, endpoint in {one["destination"]: _endpoint(one) for one in results}.items():
-        for oddity in oddities(endpoint) if endpoint else ():
-            yield Finding("export.address", "note", f"{place}: {oddity}")
+    endpoints = {one["destination"]: _endpoint(one) for one in results}
+    return (
+        Finding("export.address", "note", f"{place}: {oddity}")
+        for place, endpoint in endpoints.items()
+        if endpoint
+        for oddity in oddities(endpoint)
+    )
 
 
 def _variables(facts: Facts) -> list[Finding]:

@@ -145,12 +145,11 @@ class Pump:
     def _feeder(self, signal: str, way: RecordExport) -> Feeder:
         """Return the feeder of a signal, with its lanes."""
         wake, spool, limits = threading.Event(), way.spool, way.limits
-        lanes = []
-        for number, sink in enumerate(way.sinks):
-            key = sink.key if spool else None
-            lanes.append(
-                SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
-            )
+        keys = [sink.key if spool else None for sink in way.sinks]
+        lanes = [
+            SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
+            for number, (sink, key) in enumerate(zip(way.sinks, keys, strict=True))
+        ]
         # An event of a full queue of events would not fit in it either.
         notices: Notices = self.notices if signal == "traces" else deque(maxlen=0)
         parts = (self._tally, wake, notices, self._within)

@@ -87,9 +87,8 @@ def _items(messages: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str
 
 
 def _parts(items: Iterable[str], longest: int) -> Iterator[str]:
-    """Yield items, separated by commas, in parts of at most `longest` characters."""
-    for part in parts(items, longest, lambda item: len(item) + 1):
-        yield ",".join(part)
+    """Return items, separated by commas, in parts of at most `longest` characters."""
+    return map(",".join, parts(items, longest, lambda item: len(item) + 1))
 
 
 def _open(fields: dict[str, Any]) -> str:
