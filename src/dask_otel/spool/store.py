@@ -200,9 +200,9 @@ class Store:
             ):
                 known = alive_ns if again == alive_ns else 0
                 self._origins[number] = Origin(resource, scope), known
-            found = execute("SELECT count(*), count(ids), max(id) FROM rows").fetchone()
-            self.count, self.recovered, last = found
-            self.last = last or 0
+            self.count, self.recovered, self.last = execute(
+                "SELECT count(*), count(ids), ifnull(max(id), 0) FROM rows"
+            ).fetchone()
             if origin is not None:
                 cursor = execute(
                     "INSERT INTO runs (resource, scope, started_ns, alive_ns, alive_again) "
@@ -332,9 +332,9 @@ class Store:
                 yield self._execute
                 self._execute("COMMIT")
             except BaseException:
+                # An error, too, if SQLite has done so by itself.
                 with suppress(sqlite3.Error):
-                    if self._connection.in_transaction:
-                        self._execute("ROLLBACK")
+                    self._execute("ROLLBACK")
                 raise
 
     # --------------------------------------------------------------------------- reading
@@ -506,15 +506,14 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     _connections.add(connection)
     try:
         with _as_os_error():
-            for pragma in (
-                "synchronous = OFF",
-                # Some builds overwrite removed rows, which fails on a full disk.
-                "secure_delete = OFF",
-                # Write spans to no other file.
-                "temp_store = MEMORY",
-                "trusted_schema = OFF",
-            ):
-                connection.execute(f"PRAGMA {pragma}")
+            # Some builds overwrite removed rows, which fails on a full disk. And write spans to no
+            # other file.
+            connection.executescript("""
+                PRAGMA synchronous = OFF;
+                PRAGMA secure_delete = OFF;
+                PRAGMA temp_store = MEMORY;
+                PRAGMA trusted_schema = OFF;
+            """)
             version = _number(connection, "user_version")
         if version > VERSION:
             raise SpoolError(
