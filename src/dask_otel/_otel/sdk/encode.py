@@ -114,8 +114,8 @@ class Encoder:
         TypeError, ValueError
             If it can't be encoded.
         """
-        limits = self._limits
-        trace = record.trace_id
+        limits, trace = self._limits, record.trace_id
+        parent, error = record.parent_span_id, record.error
         fields: dict[str, Any] = {
             "trace_id": trace.to_bytes(16, "big"),
             "span_id": record.span_id.to_bytes(8, "big"),
@@ -124,15 +124,12 @@ class Encoder:
             "start_time_unix_nano": record.start_ns,
             "end_time_unix_nano": record.end_ns,
             "flags": _KNOWN | _REMOTE if record.remote_parent else _KNOWN,
+            "parent_span_id": None if parent is None else parent.to_bytes(8, "big"),
+            "trace_state": trace.state if isinstance(trace, Trace) else None,
+            "status": {} if error is None else {"code": _ERROR, "message": error},
         } | _attributes(
             record.attributes, limits.max_span_attributes, limits.max_span_attribute_length
         )
-        if record.parent_span_id is not None:
-            fields["parent_span_id"] = record.parent_span_id.to_bytes(8, "big")
-        if isinstance(trace, Trace) and trace.state:
-            fields["trace_state"] = trace.state
-        error = record.error
-        fields["status"] = {} if error is None else {"code": _ERROR, "message": error}
         length = limits.max_attribute_length
         # Most spans have neither; empty lists would cost a third more.
         if record.events:
@@ -168,13 +165,12 @@ class Encoder:
             "observed_time_unix_nano": record.time_ns,
             "severity_number": record.severity,
             "severity_text": semconv.SEVERITIES[record.severity],
+            "body": None if record.body is None else {"string_value": record.body},
         } | _attributes(
             {semconv.EVENT_NAME: record.name, **record.attributes},
             self._limits.max_attributes,
             self._limits.max_attribute_length,
         )
-        if record.body is not None:
-            fields["body"] = {"string_value": record.body}
         if trace is not None and span_id is not None:
             fields["trace_id"] = trace.to_bytes(16, "big")
             fields["span_id"] = span_id.to_bytes(8, "big")
@@ -266,10 +262,7 @@ def _attributes(
         {"key": key, "value": _value(value, length)}
         for key, value in islice(attributes.items(), most)
     ]
-    fields: dict[str, Any] = {"attributes": pairs}
-    if len(pairs) < len(attributes):
-        fields["dropped_attributes_count"] = len(attributes) - len(pairs)
-    return fields
+    return {"attributes": pairs, "dropped_attributes_count": len(attributes) - len(pairs)}
 
 
 def _encodable(resource: Mapping[str, Any]) -> list[KeyValue]:
@@ -301,12 +294,13 @@ def _metric(record: MetricRecord, breathe: Callable[[], None]) -> bytes:
     # A counter or an up-down counter.
     kind = record.instrument if record.instrument in _DATA else "sum"
     number, message = _DATA[kind]
-    about: dict[str, Any] = {}
-    if kind != "gauge":
-        about["aggregation_temporality"] = _TEMPORALITY[record.temporality]
-    if kind == "sum":
-        about["is_monotonic"] = record.instrument == "counter"
-    data = bytearray(_bytes(message(**about)))
+    about = {
+        "aggregation_temporality": _TEMPORALITY[record.temporality],
+        "is_monotonic": record.instrument == "counter",
+    }
+    known = message.DESCRIPTOR.fields_by_name
+    own = {name: value for name, value in about.items() if name in known}
+    data = bytearray(_bytes(message(**own)))
     for point in record.points:
         breathe()
         data += encoded_fields((1, _point(point)))
@@ -318,6 +312,7 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
     fields: dict[str, Any] = {
         "time_unix_nano": point.time_ns,
         "start_time_unix_nano": point.start_ns,
+        "attributes": _attributes(point.attributes)["attributes"],
         "exemplars": [
             {
                 "trace_id": one.trace_id.to_bytes(16, "big"),
@@ -341,7 +336,7 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
         }
     else:
         fields |= _number(point.value)
-    return _bytes(message(**fields, **_attributes(point.attributes)))
+    return _bytes(message(**fields))
 
 
 def _number(value: float) -> dict[str, Any]:

@@ -70,11 +70,12 @@ def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[st
         kind = metric.WhichOneof("data")
         data = getattr(metric, kind)
         fields = {"name": metric.name, "description": metric.description, "unit": metric.unit}
-        about: dict[str, Any] = {}
-        if hasattr(data, "aggregation_temporality"):
-            about["aggregationTemporality"] = data.aggregation_temporality
-        if hasattr(data, "is_monotonic"):
-            about["isMonotonic"] = data.is_monotonic
+        known = data.DESCRIPTOR.fields_by_name
+        about = {
+            known[name].json_name: getattr(data, name)
+            for name in ("aggregation_temporality", "is_monotonic")
+            if name in known
+        }
         head = f'{_open(fields)}"{kind}":{_open(about)}"dataPoints":['
         for part in _parts(_items(data.data_points, breathe), _LONGEST_PIECE):
             yield f"{head}{part}]}}}}"
