@@ -159,8 +159,6 @@ DEFAULTS: Final[Mapping[str, Any]] = flat(Settings())
 
 # ------------------------------------------------------------------------- the client's side
 
-_ABSENT: Final = object()
-
 
 @cache
 def _warn(key: str, line: str) -> None:
@@ -178,10 +176,7 @@ def setting(key: str) -> Any:
     key
         The full key, such as ``otel.client.span-per-caller``.
     """
-    value = dask.config.get(key, _ABSENT)
-    if value is _ABSENT:
-        return DEFAULTS[key]
-    problems: list[str] = []
+    value, problems = dask.config.get(key, DEFAULTS[key]), list[str]()
     values = _parse({key: (value, "Dask's configuration")}, problems)
     for line in problems:
         _warn(key, line)
