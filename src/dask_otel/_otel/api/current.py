@@ -66,9 +66,7 @@ def remote_parent(
     )
     # Not based on the current context, which belongs to the process that started the worker.
     context = set_span_in_context(span, Context())
-    if baggage is not None:
-        context = _BAGGAGE.extract({"baggage": baggage}, context)
-    return context
+    return context if baggage is None else _BAGGAGE.extract({"baggage": baggage}, context)
 
 
 @lru_cache(256)
