@@ -136,10 +136,9 @@ class _Messenger:
             while self.waiting:
                 entries = [self.waiting.popleft() for _ in range(len(self.waiting))]
                 blocks = [entry for entry in entries if isinstance(entry[0], str)]
-                message: dict[str, Any] = {CLIENT: client.id, BLOCKS: blocks}
                 described = {i: what for what, i in entries if not isinstance(what, str)}
-                if described:
-                    message[ATTRIBUTES] = described
+                more = {ATTRIBUTES: described} if described else {}
+                message = {CLIENT: client.id, BLOCKS: blocks, **more}
                 await client.scheduler.log_event(topic=TOPIC, msg=message)
                 if any(what == LEFT for what, _ in blocks):
                     # On the stream of the graphs, after all of them: see `dask_otel._dask.clients`.

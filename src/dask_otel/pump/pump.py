@@ -255,14 +255,12 @@ class Pump:
 
     def condition(self) -> dict[str, Any]:
         """Return the state of destinations and queues as plain data. Any thread may call it."""
-        condition = {
+        return {
             "destinations": [destination.condition() for destination in self.destinations],
             "waiting": self.spans.size,
             "capacity": self._capacity,
+            **({} if self.spooled is None else {"spool": self.spooled.condition()}),
         }
-        if self.spooled is not None:
-            condition["spool"] = self.spooled.condition()
-        return condition
 
     def _translate_and_count(self, way: RecordExport, finished: Any) -> Sequence[Any]:
         records = way.translate(finished)

@@ -183,12 +183,12 @@ class Report:
         """Return the page's facts as plain data, for scripts."""
         from dask_otel.report.summary import summary
 
+        more = {
+            "what_if": [one.to_dict() for one in self.what_ifs],
+            "comparison": self.comparison and self.comparison.to_dict(),
+        }
         found = summary(self.accounts(), self.skipped)
-        if self.what_ifs:
-            found["what_if"] = [one.to_dict() for one in self.what_ifs]
-        if self.comparison is not None:
-            found["comparison"] = self.comparison.to_dict()
-        return found
+        return found | {name: value for name, value in more.items() if value}
 
     def __repr__(self) -> str:
         return self.text()

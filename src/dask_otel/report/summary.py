@@ -26,7 +26,22 @@ def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
 
 def _run(account: Account) -> dict[str, Any]:
     session, cluster, path = account.session, account.cluster, account.path
-    result: dict[str, Any] = {
+    memory, bill, price = account.memory, account.bill, account.price
+    known: dict[str, Any] = {
+        "memory": memory
+        and {
+            "peak": memory.peak,
+            "exported": memory.exported,
+            "after": memory.after,
+            "roots": [one._asdict() for one in memory.roots],
+            "holders": [one._asdict() for one in memory.holders],
+        },
+        "work": [
+            {"span": one.span, "unit": one.unit, **one.figures(price)} for one in account.work
+        ],
+        "cost": price and bill and _cost(bill, price, account.tag),
+    }
+    return {
         "cluster": session.cluster,
         "instance": session.instance,
         "distributed": text(session.resource.get(semconv.SERVICE_VERSION)) or None,
@@ -115,23 +130,8 @@ def _run(account: Account) -> dict[str, Any]:
             for task in account.slowest
         ],
         "workers": [dict(vars(worker)) for worker in account.workers],
+        **{name: value for name, value in known.items() if value},
     }
-    if memory := account.memory:
-        result["memory"] = {
-            "peak": memory.peak,
-            "exported": memory.exported,
-            "after": memory.after,
-            "roots": [one._asdict() for one in memory.roots],
-            "holders": [one._asdict() for one in memory.holders],
-        }
-    if account.work:
-        result["work"] = [
-            {"span": one.span, "unit": one.unit, **one.figures(account.price)}
-            for one in account.work
-        ]
-    if account.price is not None and account.bill is not None:
-        result["cost"] = _cost(account.bill, account.price, account.tag)
-    return result
 
 
 def _epoch(time_ns: int | None) -> float | None:

@@ -275,9 +275,9 @@ class HttpTransport(Transport):
         # Without any, a login in ~/.netrc would replace the configured header. Proxies and
         # certificates of the environment still apply.
         self._auth = login if any(login := get_auth_from_url(url)) else lambda request: request
+        encoding = {} if compression == "none" else {"content-encoding": compression}
         self._headers |= {"content-type": "application/x-protobuf", "accept-encoding": "identity"}
-        if compression != "none":
-            self._headers["content-encoding"] = compression
+        self._headers |= encoding
         self._compress = _COMPRESS[compression]
         self._options: dict[str, Any] = {"verify": verify, "cert": certificate}
 
