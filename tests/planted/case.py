@@ -43,7 +43,7 @@ class Case:
     never: tuple[str, ...] = ()
     #: The seconds that the run would be shorter without the cause: the headline promises no more.
     most: float = inf
-    #: Those that it would be shorter at least: the headline promises no less, as it is a bound.
+    #: Those that it would be shorter at least: the headline says no less.
     least: float = 0.0
     #: Instead of both, where the order of Dask's sets decides how long the run takes: its seconds
     #: without the cause, if all threads share the work evenly, and as Dask does.

@@ -129,7 +129,7 @@ def test_a_cure_that_saves_nothing_in_a_replay_has_its_figure() -> None:
         for one in (None, None, "more threads")
     )
     found = replace(account_of(traces(span(1, "a"))), diagnoses=[first, bound, vain])
-    lines = section("Other causes, and the most that their cures save", found, 80, False)
+    lines = section("Other causes, and what their cures can save", found, 80, False)
     assert lines == ["            a waited", "       0 s  a waited (measured by replay)"]
 
 

@@ -392,7 +392,7 @@ def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
 
 #: By their titles, whether the short form has them, and their lines.
 _SECTIONS: Final[dict[str, tuple[bool, Callable[[Account, Sheet], Iterator[Line]]]]] = {
-    "Other causes, and the most that their cures save": (True, _others),
+    "Other causes, and what their cures can save": (True, _others),
     "Where to look next": (True, _next),
     "Where the duration went": (False, _path),
     "Where the threads' time went": (False, _where),

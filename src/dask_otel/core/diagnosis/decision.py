@@ -100,7 +100,7 @@ class Diagnosis:
     kind: str
     #: The full name of the span that it concerns; empty for the whole run.
     span: str
-    #: The seconds of wall clock that the cure saves at most.
+    #: The seconds of wall clock that the cure can save: an estimate, no bound.
     seconds: float
     #: The cause, the evidence for it, and the next step: a sentence each.
     title: str
@@ -108,7 +108,7 @@ class Diagnosis:
     next: str
     #: The tasks that it concerns, by prefix; empty for all.
     prefixes: tuple[str, ...] = ()
-    #: The change that saved the seconds in a replay; None if they are a bound, by formula.
+    #: The change that saved the seconds in a replay; None if they are an estimate.
     experiment: str | None = None
 
     @property
@@ -116,9 +116,7 @@ class Diagnosis:
         """The saving in a sentence; empty if there is none."""
         if self.experiment:
             return f"Measured by replay, {self.experiment}: {seconds(self.seconds)} less."
-        # What it does while tasks run cannot be seen.
-        only = " if the client works only then" * (self.kind == "client")
-        return f"The cure saves at most {seconds(self.seconds)}{only}." if self.seconds else ""
+        return f"The cure can save {seconds(self.seconds)}." if self.seconds else ""
 
 
 class _Claim(NamedTuple):
@@ -187,7 +185,7 @@ def ranked(
     Parameters
     ----------
     found
-        The diagnoses with their bounds.
+        The diagnoses with their estimates.
     saved
         By kind and span: the change, and the seconds that it saved in a replay.
     whole
@@ -195,7 +193,7 @@ def ranked(
     """
     known = [_measured(one, *saved.get((one.kind, one.span), ("", 0.0))) for one in found]
     movable = [one for one in known if one.experiment and one.kind not in _INCIDENTS]
-    # A bound is no saving: it keeps its place, unless the one before it turned out to save little.
+    # An estimate keeps its place, unless the one before it turned out to save little.
     order = iter(sorted(movable, key=lambda one: _place(one.seconds)))
     known = [next(order) if one in movable else one for one in known]
     vain = [one for one in movable if one.seconds < _SHARE * whole]
@@ -220,8 +218,9 @@ def _place(saved: float) -> float:
 def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     if not experiment:
         return one
-    # The bound is not the title's any more.
-    title = one.title.rpartition(": ")[0] if one.title.endswith(" at most") else one.title
+    # The estimate is not the title's any more.
+    said = "can save" in KINDS[one.kind].title
+    title = one.title.rpartition(": ")[0] if said else one.title
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 

@@ -45,7 +45,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Give it a higher priority= at its submission, or a cluster of its own.",
     ),
     "threads": Kind(
-        "{span} waited for a free thread: {what}doubling the threads saves {took} at most",
+        "{span} waited for a free thread: {what}doubling the threads can save {took}",
         "Use more threads, or give the tasks less work.",
     ),
     "restricted": Kind(
@@ -111,13 +111,12 @@ KINDS: Final[dict[str, Kind]] = {
         "instead of sending them, and fetch small results instead of large ones.",
     ),
     "chain": Kind(
-        "{span} ran {what} one after another while threads were idle: side by side saves {took} "
-        "at most",
+        "{span} ran {what} one after another while threads were idle: side by side can save {took}",
         "Submit steps that do not need one another at once; split the others into pieces that run "
         "side by side.",
     ),
     "long_task": Kind(
-        "{span} waited for {what} while threads were idle: {took} at most",
+        "{span} waited for {what} while threads were idle: splitting can save {took}",
         "Split these tasks; if others ran before them, start these first.",
     ),
     "inner": Kind(
