@@ -191,6 +191,14 @@ def a_resource_of_nobody_after_a_step(client: Any, cluster: Any) -> None:
     time.sleep(0.1)
 
 
+# It takes 6.0 s, and 5.0 s if the tasks may use all threads.
+@plant("restricted", never=("threads", "uneven"), least=0.98, most=1.0, span="train")
+def pinned_beside_a_long_task(client: Any, cluster: Any) -> Any:
+    """Tasks may use one of two workers only, and a long one runs on the other."""
+    long = task(client, "load", 5.0, workers=["w1"])
+    return [long, *tasks(client, "fit", [0.5] * 24, workers=["w0"])]
+
+
 # It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
 @plant(
     "slow_worker",
@@ -415,6 +423,16 @@ def lower_priority(client: Any, cluster: Any) -> None:
 
     low = user(cluster, "nightly", [0.1] * 12, priority=-10)
     together(low, user(cluster, "adhoc", [0.4] * 60, 0.05, priority=10))
+
+
+# It takes 1.2 s, and 0.2 s on threads of its own.
+@plant("held", names=("audit",), never=("uneven", "starting"), least=0.98, most=1.0)
+def behind_what_was_fired_and_forgotten(client: Any, cluster: Any) -> None:
+    """A report waits until tasks have ended for whose results nobody waits."""
+    with span("audit"):
+        distributed.fire_and_forget(tasks(client, "log", [1.0] * 16))
+    with span("report"):
+        wait(tasks(client, "report", [0.2] * 4))
 
 
 # --------------------------------------------------------------------------------- off CPU

@@ -113,6 +113,32 @@ INTERRUPTED = (
 
 #: Requests, a fact, and its value.
 FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
+    # More threads fetch no faster.
+    "the longest task of a root is the one that computed longest, and did not fail": (
+        (
+            traces(
+                root(1, "train", {"compute": 9.0}),
+                *(
+                    span(
+                        number,
+                        kind="task",
+                        seconds=fetched + computed,
+                        failed=failed,
+                        events=(("dask.task.compute", {"dask.task.part.time": computed}),) * ran,
+                        **{"dask.span.root.name": "train"},
+                    )
+                    for number, fetched, computed, failed, ran in (
+                        (2, 5.0, 1.0, False, 1),
+                        (3, 0.0, 2.0, False, 1),
+                        (4, 0.0, 3.0, True, 1),
+                        (5, 0.0, 4.0, False, 0),
+                    )
+                ),
+            ),
+        ),
+        lambda facts: facts.roots["train"].longest,
+        2.0,
+    ),
     # Another run of the name had less memory in use, and all threads.
     "the fullest worker has its innermost spans, and the most tasks of all runs": (
         (

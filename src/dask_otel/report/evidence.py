@@ -493,7 +493,14 @@ def _roots(
             paused=sum(_overlap(times, *pause) for pause in pauses),
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
             longest=max(
-                (one.seconds for one in tasks.get(name, ()) if not one.failed), default=0.0
+                (
+                    took
+                    for one in tasks.get(name, ())
+                    for event in one.events
+                    if event.name == semconv.EVENT_TASK_COMPUTE and not one.failed
+                    if isinstance(took := event.attributes.get(semconv.TASK_PART_TIME), float)
+                ),
+                default=0.0,
             ),
             shorter=_shorter(groups.get(name, ())),
             # An export interval can be longer than the time; a worker's loop is one of many.

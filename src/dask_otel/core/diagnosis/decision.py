@@ -40,6 +40,11 @@ _NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
 #: Kinds that more than the idle time of threads, and what these spent on them, can cost: their
 #: cures add threads or take work away, or no task was there.
 _BEYOND: Final = ("threads", "held", "no_workers", "paused", "client", "slow_worker", "shuffle")
+#: Kinds whose cures leave the tasks as they are.
+_BESIDE_TASKS: Final = (
+    *("no_workers", "paused", "held", "threads", "restricted", "uneven", "starting", "transfer"),
+    *("pickle", "scheduler", "graph", "client"),
+)
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
@@ -431,12 +436,13 @@ class _Case:
         unbegun = taken * min(1.0, root.unbegun / (self.threads * root.parts["no_thread"] or inf))
         # Before its first task begins, no thread computes, but for others.
         at_first = span.queue - sum(span.parts[part] for part in _BEFORE_FIRST)
+        others = min(at_first, root.elsewhere / self.threads) * (span.name == root.name)
         at_first -= root.elsewhere / self.threads
         # Nor for other spans of its root.
         at_first = min(at_first, inf if root.idle is None else root.resting / self.threads)
         self.left["unbegun"] = unbegun = max(unbegun, min(taken, at_first))
         self.left["own"] = own = (taken - unbegun) * (root.busy / used if used else 1.0)
-        self.left["held"] = taken - unbegun - own
+        self.left["held"] = max(taken - unbegun - own, min(taken - unbegun, others))
         if root.cancelled and not any("compute" in link.parts for link in span.links):
             # It waited for a thread to the end, or ran in vain, and was not missed.
             self.left["own"] = 0.0
@@ -498,13 +504,13 @@ class _Case:
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         said = [what] if isinstance(what, str) else what, evidence.strip(), prefixes
-        # No more than the evidence says: else, the news of an end only took long. More threads do
-        # not divide a task, which can wait for others that have none, though. The rest of the work
-        # takes as long on threads that are never idle.
+        # No more than the evidence says: else, the news of an end only took long. No task is
+        # shorter, but can wait for others that have no thread. The rest of the work takes as long
+        # on threads that are never idle.
         root, vain = self.root, self.vain.get(kind, 0.0)
-        rest = root.seconds - root.longest * (not root.parts["inner"])
-        known = {"worker_loop": self.blocked, "threads": rest}.get(kind, inf)
-        most = min(known, root.spare + (root.unbegun + vain) / self.threads)
+        rest = (root.seconds or inf) - root.longest * (not root.parts["inner"])
+        known = dict.fromkeys(_BESIDE_TASKS, rest) | {"worker_loop": self.blocked}
+        most = min(known.get(kind, inf), root.spare + (root.unbegun + vain) / self.threads)
         self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided, most))
 
     def _is_p2p(self, prefix: str) -> bool:

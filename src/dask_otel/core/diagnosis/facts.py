@@ -131,7 +131,7 @@ class RootFacts:
     #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
     missing: float = 0.0
-    #: Seconds of the longest run that is known.
+    #: Seconds for which the longest run that is known computed.
     longest: float = 0.0
     #: The mean seconds of runs that were lost, or made again what was, as a share of those of all.
     #: At most 1.0.
