@@ -888,6 +888,17 @@ ROWS: dict[str, Case] = {
         most=3.0,
         span="train",
     ),
+    # 48 equal tasks on 8 threads, of which Dask uses half.
+    "half-of-the-threads": Case(
+        lambda client, cluster: tasks(client, "fit", [0.5] * 48),
+        ("queued",),
+        threads=4,
+        config={"distributed.scheduler.worker-saturation": 0.5},
+        never=("threads", "uneven", "restricted"),
+        least=3.0,
+        most=3.0,
+        span="train",
+    ),
     # Five tasks on four threads: a fifth thread halves the time.
     "last-wave": Case(
         lambda client, cluster: tasks(client, "fit", [2.0] * 5),

@@ -260,3 +260,13 @@ def test_an_open_span_waits_for_its_restrictions_only_if_it_has_some(
     reason, *_ = dask_otel.why(b.client, "train").reasons
     assert [one["kind"] for one in reason.diagnosis] == [kind]
     wait(futures)
+
+
+@pytest.mark.options(threads=4, config={"distributed.scheduler.worker-saturation": 0.5})
+def test_an_open_span_waits_on_the_queue_while_workers_get_too_few_tasks(b: Bridged) -> None:
+    with span("train"):
+        futures = b.client.map(burn, [0.5] * 48, pure=False)
+        time.sleep(4.2)
+    reason, *_ = dask_otel.why(b.client, "train").reasons
+    assert [one["kind"] for one in reason.diagnosis] == ["queued"]
+    wait(futures)

@@ -20,6 +20,7 @@ from dask_otel.core.diagnosis.facts import (
     RootFacts,
     SlowWorkers,
     SpanFacts,
+    link_of,
 )
 from dask_otel.semconv import PATH_PARTS
 
@@ -108,6 +109,27 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "before the first task": (given(run(compute=1.0), before_first=8.0), ["client"]),
     "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
     "uneven": (run(idle=18.0, uneven=4.0, compute=1.0), ["uneven"]),
+    "queued while threads were free": (
+        run(
+            links=(link_of("f", {"uneven": 4.0, "compute": 1.0}, "f", 4, 4.0, 2.0, queued=4.0),),
+            idle=18.0,
+            uneven=4.0,
+            compute=1.0,
+        ),
+        ["queued"],
+    ),
+    "queued while no thread was free, and then behind others": (
+        run(
+            links=(
+                link_of("f", {"no_thread": 4.0, "uneven": 4.0}, "f", 40, 40.0, 2.0, queued=4.0),
+            ),
+            idle=18.0,
+            no_thread=4.0,
+            uneven=4.0,
+            compute=1.0,
+        ),
+        ["uneven", "threads"],
+    ),
     "behind tasks that fetch their data": (
         run(
             work={"thread-cpu": 0.1},

@@ -16,6 +16,7 @@ from dask_otel.core.life.open_span import Group
 from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
+from dask_otel.core.records import TaskRun
 from dask_otel.core.sums import summed
 from dask_otel.core.text import line_name, line_text
 from dask_otel.semconv import PATH_PARTS
@@ -77,8 +78,7 @@ def diagnosis(
         own_parts = {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took}
         sums = group_sums(cast("TaskGroup", group.source), group.before)
         computed = sums.durations.get("compute", 0.0)
-        span.links.append(
-            link_of(prefix, own_parts, group.name, group.tasks, group.memory, computed)
-        )
+        of_group = group.name, group.tasks, group.memory, computed
+        span.links.append(link_of(prefix, own_parts, *of_group, queued=TaskRun(*step.run).queued))
     facts = Facts(took, {name: root}, [span], failed=whole.counts.erred)
     return tuple(asdict(one) for one in diagnose(facts))

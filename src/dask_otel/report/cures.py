@@ -31,7 +31,7 @@ _CURES: Final = {
     "restricted": "restrictions",
     "client": "gaps",
     "transfer": "transfers",
-    "uneven": "unevenness",
+    **dict.fromkeys(("uneven", "queued"), "unevenness"),
     "slow_worker": "slow-worker",
 }
 #: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.

@@ -403,7 +403,8 @@ def _add_group(
                 and (task.text(semconv.SPAN_ID), task.text(semconv.TASK_KEY)) not in interrupted
             )
             known = link(task), of, int(count), results, compute, worker, again, free(task)
-            entry.links.append(link_of(name, *known))
+            queued = task.number(semconv.TASK_QUEUE_TIME)
+            entry.links.append(link_of(name, *known, queued))
 
 
 def _root_of(span: Span) -> str:

@@ -42,8 +42,8 @@ _NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
 _BEYOND: Final = ("threads", "held", "no_workers", "paused", "client", "slow_worker", "shuffle")
 #: Kinds whose cures leave the tasks as they are.
 _BESIDE_TASKS: Final = (
-    *("no_workers", "paused", "held", "threads", "restricted", "uneven", "starting", "transfer"),
-    *("pickle", "scheduler", "graph", "client"),
+    *("no_workers", "paused", "held", "threads", "restricted", "uneven", "queued", "starting"),
+    *("transfer", "pickle", "scheduler", "graph", "client"),
 )
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
@@ -713,7 +713,9 @@ class _Case:
             )
             restricted += min(idle or inf, self._take(waits if idle else inf, "unbegun", "own"))
         self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
-        self._say("uneven", uneven, "", self._evidence("uneven"))
+        queued = min(uneven, sum(link.queued for link in span.links))
+        self._say("queued", queued, "", self._evidence("uneven"))
+        self._say("uneven", uneven - queued, "", self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
 

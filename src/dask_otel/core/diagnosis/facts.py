@@ -30,6 +30,8 @@ class Link(NamedTuple):
     #: If it waited for a thread, and tasks of its span need resources: the seconds for which all
     #: threads could have done what idle ones did not.
     free: float = 0.0
+    #: For how long it was on the scheduler's queue, beyond its waits in which no thread was free.
+    queued: float = 0.0
 
 
 def link_of(
@@ -42,11 +44,14 @@ def link_of(
     worker: str = "",
     again: bool = False,
     free: float = 0.0,
+    queued: float | None = None,
 ) -> Link:
     """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
     others = max(0.0, computed - parts.get("compute", 0.0))
     mean = others / (results - 1) if results > 1 else None
-    return Link(prefix, parts, group, alike, mean, worker, again, free)
+    waits = sum(parts.values()) - parts.get("uneven", 0.0) - parts.get("compute", 0.0)
+    queue = max(0.0, (queued or 0.0) - waits)
+    return Link(prefix, parts, group, alike, mean, worker, again, free, queue)
 
 
 class SlowWorkers(NamedTuple):

@@ -56,6 +56,11 @@ KINDS: Final[dict[str, Kind]] = {
         "{span} waited {took} behind tasks on one worker, while other workers had a free thread",
         "Allow work stealing, and spread the data and the partitions more evenly.",
     ),
+    "queued": Kind(
+        "{span} waited {took} on the scheduler's queue, while workers had free threads",
+        "Set distributed.scheduler.worker-saturation to 1.0 or more: below, workers get fewer "
+        "tasks than they have threads.",
+    ),
     "slow_worker": Kind(
         "{span} waited {took} for tasks that take longer on {what}",
         "See what else runs on that machine, or replace the worker.",
