@@ -103,7 +103,7 @@ def test_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
     assert out.splitlines()[-4:] == [
         "etl had not ended when its profile was written: the rest is missing.",
         "2 workers of etl ended unexpectedly: their last samples are missing.",
-        "Workers left out 7 samples of etl.",
+        "No room was left for 7 samples of etl: they are missing.",
         "1.50 s of etl had no room: they are at their task prefix.",
     ]
     assert "profile that can't be read" in err

@@ -27,7 +27,7 @@ from distributed import compatibility
 from distributed import worker as dask_worker
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
@@ -260,6 +260,7 @@ def assert_others_read(data: bytes, profile: Profile) -> None:
 
 
 @given(SHARING, SHARING, st.integers(0, 30))
+@example([ONE], [ONE._replace(span="root")], 1)
 def test_each_sample_is_written_or_counted(
     first: list[Sampled], second: list[Sampled], room: int
 ) -> None:
@@ -269,6 +270,9 @@ def test_each_sample_is_written_or_counted(
     written = sum(root.unwritten for root in profiles.roots.values())
     assert written + profiles.dropped.total() == sum(one.samples for one in sent) + 5
     root = profiles.roots.get(ROOT.span_id)
+    if root is not None:
+        # Without a span, a message says nothing of a root.
+        assert root.profile.about["left_out"] == profiles.dropped.total() - 5 * (not second)
     if root is not None and profiles.dropped.total() == 5:
         # The file has all of it but the stacks without time.
         data, spans = encoded(root.profile), root.profile.spans

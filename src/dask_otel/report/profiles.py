@@ -218,7 +218,7 @@ def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
         folded = words.seconds(about.get("folded_seconds", 0.0))
         gaps = {
             "cut_off": f"{gone} of {name} ended unexpectedly: their last samples are missing.",
-            "left_out": f"Workers left out {left_out} of {name}.",
+            "left_out": f"No room was left for {left_out} of {name}: they are missing.",
             "folded_seconds": f"{folded} of {name} had no room: they are at their task prefix.",
         }
         if not about.get("complete", True):

@@ -6,7 +6,7 @@ Each sample is either in the profile of its root, or counted as dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -130,7 +130,7 @@ class Profiles:
         for dask_id, frames, samples, micros in found:
             place = self._place(dask_id, known[dask_id], now)
             if isinstance(place, str):
-                self.dropped[place] += samples
+                self._leave_out(samples, place, {dask_id: known[dask_id]})
                 continue
             stacks, root = place[0].stacks, place[1]
             prefix, *inner = frames
@@ -151,11 +151,24 @@ class Profiles:
             root.senders.add(batch.worker)
             yield
         if batch.left_out:
-            self.dropped["over_limit"] += batch.left_out
-            concerned = [self._of[one][1] for one in batch.ids if one in self._of]
-            for root in {id(one): one for one in concerned}.values():
-                root.profile.about["left_out"] += batch.left_out
-                root.changed = True
+            self._leave_out(batch.left_out, "over_limit", known)
+
+    def _leave_out(
+        self,
+        samples: int,
+        reason: str,
+        spans: Mapping[str, tuple[SpanIdentity, SpanIdentity] | None],
+    ) -> None:
+        """Count samples that have no place, and say it in the profiles of their roots."""
+        self.dropped[reason] += samples
+        numbers = {
+            pair[1].span_id if pair else self._of[one][1].root.span_id
+            for one, pair in spans.items()
+            if pair or one in self._of
+        }
+        for root in [self.roots[one] for one in numbers & self.roots.keys()]:
+            root.profile.about["left_out"] += samples
+            root.changed = True
 
     def _redacted(self, names: tuple[str, str], frame: Frame) -> Frame:
         function, file = (
