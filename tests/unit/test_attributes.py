@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel.core.attributes import (
@@ -89,6 +89,8 @@ def test_what_is_no_mapping(given: Any) -> None:
     assert bounded_attributes(given) == ({}, 1)
 
 
+# Each has many values.
+@settings(max_examples=10)
 @given(anything | st.dictionaries(st.text() | st.integers(), anything))
 def test_whatever_comes_is_counted_and_of_allowed_types(given: Any) -> None:
     kept, left_out = bounded_attributes(given)

@@ -56,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
             seconds = 2.0 + sum(took for _, took in functions.values()) / 2
             own = 4 * number + place
-            write(folder, own, etl(own, seconds=seconds, name=name, **functions))
+            (folder / name).mkdir(exist_ok=True)
+            write(folder / name, own, etl(own, seconds=seconds, name=name, **functions))
     return folder
 
 
@@ -162,7 +163,11 @@ def test_the_example_for_github_fails_at_a_regression(folder: Path, tmp_path: Pa
     workflow = yaml.safe_load((EXAMPLES / "github_actions.yml").read_text(encoding="utf-8"))
     steps = {step["name"]: step for step in workflow["jobs"]["nightly"]["steps"] if "name" in step}
     for name, code in (("slowed", 1), ("doubled", 0)):
-        line = steps["Check"]["run"].replace("dask-telemetry", str(folder)).replace("nightly", name)
+        line = (
+            steps["Check"]["run"]
+            .replace("dask-telemetry", str(folder / name))
+            .replace("nightly", name)
+        )
         summary = tmp_path / name
         # As GitHub's `shell: bash` does.
         found = run_in(tmp_path, "bash -eo pipefail -c", line, GITHUB_STEP_SUMMARY=str(summary))
@@ -173,11 +178,11 @@ def test_the_example_for_github_fails_at_a_regression(folder: Path, tmp_path: Pa
 
 def test_the_example_for_cron_prints_only_a_regression(folder: Path) -> None:
     script = str(EXAMPLES / "mail.sh")
-    assert run_in(folder, "sh", script, str(folder), "equal") == (0, "")
-    _, said = run_in(folder, "sh", script, str(folder), "slowed")
+    assert run_in(folder, "sh", script, str(folder / "equal"), "equal") == (0, "")
+    _, said = run_in(folder, "sh", script, str(folder / "slowed"), "slowed")
     assert [line[:12] for line in said.splitlines()] == ["slowed: dura", "slowed: thre"]
     # A name that nobody has; and it is no pattern.
-    assert "no run of no[" in run_in(folder, "sh", script, str(folder), "no[")[1]
+    assert "no run of no[" in run_in(folder, "sh", script, str(folder / "equal"), "no[")[1]
     # The PATH of cron has no environment of the user's.
     arguments = ("sh", script, str(folder), "slowed")
     assert "not found" in run_in(folder, *arguments, PATH="/usr/bin:/bin")[1]
@@ -194,9 +199,10 @@ def database() -> Any:
 
 def test_sql_has_the_same_runs(folder: Path, found: dict[str, Any], database: Any) -> None:
     names = ["trace_id", "name", "result", "seconds", "tasks", "thread_seconds", "idle_seconds"]
-    files = f"{folder}/*-traces.jsonl*"
+    files = f"{folder}/doubled/*-traces.jsonl*"
+    runs = [run for run in found["runs"] if run["name"] == "doubled"]
     rows = database.execute(f"SELECT {', '.join(names)} FROM dask_runs(?)", [files]).fetchall()
-    expected = sorted([run[name] for name in names] for run in found["runs"])
+    expected = sorted([run[name] for name in names] for run in runs)
     assert sorted(map(list, rows)) == [pytest.approx(one) for one in expected]
     functions = database.execute(
         "SELECT function, sum(tasks), sum(compute_seconds) FROM dask_functions(?) GROUP BY 1",
@@ -204,8 +210,8 @@ def test_sql_has_the_same_runs(folder: Path, found: dict[str, Any], database: An
     ).fetchall()
     assert {name: [*sums] for name, *sums in functions} == {
         name: [
-            sum(run["work"][name]["tasks"] for run in found["runs"]),
-            pytest.approx(sum(run["functions"][name][""] for run in found["runs"])),
+            sum(run["work"][name]["tasks"] for run in runs),
+            pytest.approx(sum(run["functions"][name][""] for run in runs)),
         ]
         for name in ("load", "clean")
     }
@@ -215,7 +221,7 @@ def test_the_page_s_sql_finds_the_slower_function(folder: Path, database: Any) -
     page = (REPOSITORY / "docs/history.md").read_text(encoding="utf-8")
     first, second = (
         database.execute(
-            text.replace("dask-telemetry", str(folder)).replace("nightly", "slowed")
+            text.replace("dask-telemetry", str(folder / "slowed")).replace("nightly", "slowed")
         ).fetchall()
         for text in re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     )
