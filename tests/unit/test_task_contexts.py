@@ -52,22 +52,66 @@ SPAN = {"name": ("a", "b"), "ids": ("root-id", "own-id")}
 HASHED = (identity.trace_id("root-id"), identity.span_id("own-id"), 1)
 
 
+OWN = identity.task_span_id("own-id", "key", 7)
+WITH_ALL: dict[str, Any] = {"span": SPAN, STATE_KEY: "a=b", CARRIER_KEY: {"baggage": "c=d"}}
+
+
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
+    ("chosen", "tasks", "expected", "garbage"),
     [
         # What the scheduler decided wins; without that, ids are hashes of Dask's.
-        ({DECISION_KEY: DECIDED, "span": SPAN}, (7, 8, 1)),
-        ({}, (identity.trace_id("own-id"), identity.span_id("own-id"), 1)),
-        ({"span": SPAN}, HASHED),
+        (False, [Task({DECISION_KEY: DECIDED, "span": SPAN})], ((7, 8, 1), "", {}), {}),
+        (
+            False,
+            [Task()],
+            ((identity.trace_id("own-id"), identity.span_id("own-id"), 1), "", {}),
+            {},
+        ),
+        (False, [Task({"span": SPAN})], (HASHED, "", {}), {}),
         # Of a span that is known by now.
-        ({}, HASHED),
+        (False, [Task({"span": SPAN}), Task()], (HASHED, "", {}), {}),
+        # A chosen task has a span of its own in the trace of its span.
+        (True, [Task(WITH_ALL)], ((HASHED[0], OWN, 1), "", {}), {}),
+        *(
+            (
+                True,
+                [Task({**WITH_ALL, DECISION_KEY: format_traceparent(Traceparent(*decided))})],
+                (found, "a=b", {"c": "d"}),
+                {},
+            )
+            for decided, found in (
+                ((9, HASHED[1], 0), (9, OWN, 0)),
+                ((9, HASHED[1], 1), (9, OWN, 1)),
+                # The caller's own context, and that of a continuation, stay.
+                *[((7, one, 1),) * 2 for one in (8, identity.span_id("own-id", 2))],
+            )
+        ),
+        # Keys that are none change nothing for the task.
+        *(
+            (
+                True,
+                [Task({"span": SPAN}, "own-id", key)],
+                ((HASHED[0], identity.task_span_id("own-id", key, 7), 1), "", {}),
+                {},
+            )
+            for key in (object(), ("x", object()), "\ud800", b"\xff")
+        ),
+        # Without a number it keeps its span's context.
+        (
+            True,
+            [SimpleNamespace(annotations={"span": SPAN}, span_id="own-id", key="key")],
+            (HASHED, "", {}),
+            {"key": 1},
+        ),
     ],
 )
-def test_the_context_is_of_the_tasks_span(annotations: Any, expected: Any):
+def test_the_context_is_of_the_tasks_span_or_of_its_own(
+    chosen: bool, tasks: list[Any], expected: tuple[Any, ...], garbage: dict[str, int]
+):
     contexts = TaskContexts()
-    if expected == HASHED:
-        contexts.of(Task({"span": SPAN}))
-    assert seen(contexts.of(Task(annotations))) == (expected, "", {}, True)
+    contexts.ratio = float(chosen)
+    found = [seen(contexts.of(task)) for task in tasks]
+    assert (found[-1], contexts.garbage) == ((*expected, True), garbage)
 
 
 #: Annotations of a task of the span own-id below root-id, and whether its context is written. A
@@ -191,47 +235,3 @@ def test_what_is_kept_is_bounded():
         contexts.of(Task({DECISION_KEY: format_traceparent(Traceparent(7, number + 1, 1))}))
         contexts.of(Task({}, str(number)))
     assert max(len(contexts._decided), len(contexts._computed)) <= KEPT
-
-
-# --------------------------------------------------- tasks that have a span of their own
-
-
-def chosen() -> TaskContexts:
-    contexts = TaskContexts()
-    contexts.ratio = 1.0
-    return contexts
-
-
-OWN = identity.task_span_id("own-id", "key", 7)
-
-
-@pytest.mark.parametrize(
-    ("decided", "expected"),
-    [
-        (None, (HASHED[0], OWN, 1)),
-        ((9, HASHED[1], 0), (9, OWN, 0)),
-        ((9, HASHED[1], 1), (9, OWN, 1)),
-        # The caller's own context, and that of a continuation, stay.
-        ((7, 8, 1), (7, 8, 1)),
-        ((7, identity.span_id("own-id", 2), 1), (7, identity.span_id("own-id", 2), 1)),
-    ],
-)
-def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(decided, expected):
-    given: dict[str, Any] = {"span": SPAN, STATE_KEY: "a=b", CARRIER_KEY: {"baggage": "c=d"}}
-    if decided:
-        given[DECISION_KEY] = format_traceparent(Traceparent(*decided))
-    state = ("a=b", {"c": "d"}) if decided else ("", {})
-    assert seen(chosen().of(Task(given))) == (expected, *state, True)
-
-
-@pytest.mark.parametrize("key", [object(), ("x", object()), "\ud800", b"\xff"])
-def test_keys_that_are_none_change_nothing_for_the_task(key):
-    contexts = chosen()
-    found = ids(contexts.of(Task({"span": SPAN}, "own-id", key)))
-    assert (found[0], contexts.garbage) == (HASHED[0], {})
-
-
-def test_a_task_without_a_number_keeps_its_spans_context():
-    contexts = chosen()
-    task: Any = SimpleNamespace(annotations={"span": SPAN}, span_id="own-id", key="key")
-    assert (ids(contexts.of(task)), contexts.garbage) == (HASHED, {"key": 1})
