@@ -38,26 +38,35 @@ def numbers(recorder: Recorder) -> list[int]:
     return found[1:]
 
 
-def test_the_trace_that_was_quiet_longest_goes_with_all_its_rows() -> None:
-    recorder = Recorder(5 * ROW)
-    # The first row of a trace can be its graph log.
-    for signal, trace in zip(("traces", "graph", *["traces"] * 3), "abbac", strict=True):
-        add(recorder, signal, trace)
-    assert numbers(recorder) == [1, 2, 3, 4, 5]
-    add(recorder, "traces", "d")
-    # Both rows of b, although one of a is older.
-    assert numbers(recorder) == [1, 4, 5, 6]
-    lost = [recorder.lost(since) for since in (0, 2, 3)]
-    assert lost == [{"traces": 1}, {"traces": 1}, {}]
+#: Rows of two traces; the first row of one is its graph log.
+FIVE = [("traces", "a"), ("graph", "b"), ("traces", "b"), ("traces", "a"), ("traces", "c")]
 
 
-def test_rows_of_other_signals_go_one_by_one() -> None:
-    recorder = Recorder(3 * ROW)
-    for signal in ("metrics", "logs", "traces", "metrics", "logs"):
-        add(recorder, signal, "a" if signal == "traces" else "")
-    assert numbers(recorder) == [3, 4, 5]
-    assert recorder.lost() == {"metrics": 1, "logs": 1}
-    assert recorder.lost(1) == {"logs": 1}
+@pytest.mark.parametrize(
+    ("room", "rows", "left", "lost"),
+    [
+        (5 * ROW, FIVE, [1, 2, 3, 4, 5], {0: {}}),
+        # The trace that was quiet longest goes with all its rows, although one of a is older.
+        (5 * ROW, [*FIVE, ("traces", "d")], [1, 4, 5, 6],
+         {0: {"traces": 1}, 2: {"traces": 1}, 3: {}}),
+        # Rows of other signals go one by one.
+        (3 * ROW, [("metrics",), ("logs",), ("traces", "a"), ("metrics",), ("logs",)], [3, 4, 5],
+         {0: {"metrics": 1, "logs": 1}, 1: {"logs": 1}}),
+        # A row without room is not kept.
+        (ROW // 2, [("traces", "a")], [], {0: {"traces": 1}}),
+    ],
+)  # fmt: skip
+def test_what_stays_is_bounded_and_what_goes_is_counted(
+    room: int,
+    rows: list[tuple[str, ...]],
+    left: list[int],
+    lost: dict[int, dict[str, int]],
+) -> None:
+    recorder = Recorder(room)
+    for row in rows:
+        add(recorder, *row)
+    assert (numbers(recorder), recorder.number) == (left, len(rows))
+    assert {since: recorder.lost(since) for since in lost} == lost
 
 
 def test_a_reader_is_told_what_is_being_evicted() -> None:
@@ -75,13 +84,6 @@ def test_a_reader_is_told_what_is_being_evicted() -> None:
     for trace in ("a", "a", "b", "c"):
         add(recorder, "traces", trace)
     assert read == [(3, {"traces": 1}), (2, {"traces": 1})]
-
-
-def test_a_row_without_room_is_not_kept_and_is_counted() -> None:
-    recorder = Recorder(ROW // 2)
-    add(recorder, "traces", "a")
-    assert (numbers(recorder), recorder.lost()) == ([], {"traces": 1})
-    assert recorder.number == 1
 
 
 def test_all_that_is_left_out_is_said_in_the_report() -> None:
