@@ -6,6 +6,7 @@ import json
 from math import inf, nan
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,20 +75,49 @@ def test_whatever_workers_report_is_json_and_no_lie(
     assert runs["nbytes"] == [nbytes if type(nbytes) is int else None]
 
 
-def test_transfers_that_overlap_count_once() -> None:
-    parts = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
-    runs = line(log([run("k", parts=parts)], submitted(0.0, k=[])))["runs"]
-    assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
+OVERLAPPING = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
+LIMIT = ((), (), (("gpu", 1),), False)
 
 
-def test_the_scheduler_knew_what_it_knew_at_the_first_submission() -> None:
-    found = line(log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[])))
-    assert (found["durations"], found["scheduler"]["bandwidth"]) == ([2.0], 1e8)
-
-
-def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
-    found = line(log([run("a"), run("b")], submitted(0.0, a=[])))
-    assert (found["runs"]["task"], found["left_out"], found["complete"]) == ([0], 1, False)
+@pytest.mark.parametrize(
+    ("of", "runs", "more"),
+    [
+        # Transfers that overlap count once.
+        (
+            log([run("k", parts=OVERLAPPING)], submitted(0.0, k=[])),
+            {"transfer": [0.4], "disk": [0.1]},
+            {},
+        ),
+        # The scheduler knew what it knew at the first submission.
+        (
+            log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[])),
+            {},
+            {"durations": [2.0]},
+        ),
+        # Runs of unknown tasks are left out and counted.
+        (
+            log([run("a"), run("b")], submitted(0.0, a=[])),
+            {"task": [0]},
+            {"left_out": 1, "complete": False},
+        ),
+        # A task is of the first of submissions at one time. The later one only needs the same
+        # tasks: Dask shows it these again.
+        (
+            log(
+                [run("a"), run("b", 1.0), run("c", 2.0)],
+                submitted(0.0, a=[], b=["a"])._replace(limits={"b": LIMIT}),
+                submitted(0.0, b=["a"], c=["b"]),
+            ),
+            {"restriction": [-1, 0, -1]},
+            {},
+        ),
+    ],
+)
+def test_what_a_line_says(of: GraphLog, runs: dict[str, Any], more: dict[str, Any]) -> None:
+    found = line(of)
+    assert {column: found["runs"][column] for column in runs} == runs
+    assert {key: found[key] for key in more} == more
+    assert found["scheduler"]["bandwidth"] == 1e8
 
 
 def test_no_key_and_no_text_without_redaction() -> None:
@@ -98,12 +128,3 @@ def test_no_key_and_no_text_without_redaction() -> None:
     assert (found["prefixes"], found["name"]) == (["_EMPTY"], "_EMPTY")
     found = line(secret, redact=lambda name, text: f"{name}:x")
     assert found["prefixes"] == ["dask.task.prefix:x"]
-
-
-def test_a_task_is_of_the_first_of_submissions_at_one_time() -> None:
-    limit = ((), (), (("gpu", 1),), False)
-    first = submitted(0.0, a=[], b=["a"])._replace(limits={"b": limit})
-    # It only needs the same tasks: Dask shows it these again.
-    later = submitted(0.0, b=["a"], c=["b"])
-    found = line(log([run("a"), run("b", 1.0), run("c", 2.0)], first, later))
-    assert found["runs"]["restriction"] == [-1, 0, -1]
