@@ -255,6 +255,10 @@ ONE, SANITIZED = "a\ufffdb", semconv.OTEL_SANITIZED.name
             ]
             for bad in (float("nan"), float("inf"), "x", None, 10**400)
         },
+        "a counter shows the highest total that there was": [
+            span_batch({CPU: 5.0}), span_batch({CPU: -3.0}), (60, True, LOAD),
+            span_batch({CPU: 2.5}), (120, True, LOAD), span_batch({CPU: 5.5}), (180, True, TWICE),
+        ],
         "a change keeps a series for another hour": [
             span_batch({CPU: 5.0}), (60, True, LOAD),
             span_batch({CPU: 5.0}), (3000, True, TWICE), (6599, True, TWICE), (6600, True, {}),
@@ -422,6 +426,7 @@ def test_a_histogram_delta_has_the_extremes_of_what_it_holds():
         point = collect(state, 60 * number, ok)["dask.span.duration"][-1]
         found.append((point.count, point.min, point.max))
     assert found == [(1, 5.0, 5.0), (1, 9.0, 9.0), (2, 7.0, 9.0), (1, 8.0, 8.0)]
+    assert collect(state, 300) == {}
 
 
 # ------------------------------------------------------------------ histograms, exemplars

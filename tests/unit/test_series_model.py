@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.metrics.routing import route_span_key
 from dask_otel.core.records import MetricRecord
 from dask_otel.core.text import Sanitizer, label_text, span_path
@@ -153,55 +153,3 @@ def test_totals_reconcile_key_by_key_and_beyond_the_caps_by_metric(temporality, 
             seen[identity if limits is ROOMY else identity[0]] += value
         for identity, amount in expected.items():
             assert seen[identity] == pytest.approx(amount, rel=1e-9)
-
-
-@given(
-    st.lists(
-        st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), max_size=5),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_a_counter_shows_the_highest_total_that_there_was(rounds):
-    key = ("execute", "f", "user", "seconds")
-    state = make_state(START)
-    total = highest = 0.0
-    for number, amounts in enumerate(rounds, start=1):
-        for amount in amounts:
-            state.apply(batch_of([(("a",), key, amount)]))
-            if math.isfinite(amount):
-                total += amount
-                highest = max(highest, total)
-        records = [r for r in state.collect(START + number * S) if r.name.endswith("execute.time")]
-        if records:
-            assert records[0].points[-1].value == highest
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@given(
-    rounds=st.lists(
-        st.tuples(st.lists(st.floats(0, 1e5), max_size=5), st.booleans()), min_size=1, max_size=6
-    )
-)
-def test_a_histogram_holds_every_duration(temporality, rounds):
-    state = make_state(START, temporality=temporality)
-    accepted = []
-    for number, (values, ok) in enumerate([*rounds, ([], True)], start=1):
-        of = "dask.span.duration", (("a",), "success")
-        state.apply(MetricBatch(observations=[Observation(*of, value, (1, 2)) for value in values]))
-        for record in state.collect(START + number * 60 * S):
-            assert all(point.count == sum(point.bucket_counts) for point in record.points)
-            if ok:
-                accepted.extend(record.points)
-        state.settled(ok)
-    everything = [value for values, _ in rounds for value in values]
-    if temporality == "cumulative":
-        accepted = accepted[-1:]
-    full = [point for point in accepted if point.count]
-    assert sum(point.count for point in full) == len(everything)
-    assert math.fsum(point.sum for point in full) == pytest.approx(
-        math.fsum(everything), rel=1e-9, abs=1e-9
-    )
-    if everything:
-        assert min(point.min for point in full) == min(everything)
-        assert max(point.max for point in full) == max(everything)
