@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 
 from dask_otel.core.diagnosis import KINDS, Diagnosis, diagnose, ranked
 from dask_otel.core.diagnosis.facts import (
@@ -946,42 +944,35 @@ def test_each_alert_has_the_kinds_that_it_corresponds_to() -> None:
     assert kinds < KINDS.keys()
 
 
-CAUSES = ("restricted", "threads", "client", "chain", "off_cpu", "transfer", "spill")
-WRONG = ("failed", "lost", "memory", "paused", "repeated")
-
-
-@drawn(
-    st.lists(st.sampled_from(WRONG), unique=True, max_size=2),
-    st.lists(st.sampled_from(CAUSES), unique=True, min_size=1),
-    st.dictionaries(st.sampled_from(CAUSES + WRONG), st.integers(-10, 120).map(float)),
-    st.booleans(),
-)
+@pytest.mark.parametrize(
+    ("found", "saved", "expected"),
+    [
+        # Bounds keep their order, and so do savings that are shown as equal.
+        ("threads client", {}, "threads client"),
+        ("threads client", {"threads": 20.0, "client": 20.01}, "threads client"),
+        ("threads client chain", {"threads": 20.0, "client": 60.0, "chain": 40.0},
+         "client chain threads"),
+        # A bound keeps its place among them, but is not before a larger saving.
+        ("threads client chain", {"threads": 20.0, "chain": 60.0}, "chain client threads"),
+        ("client threads", {"threads": 60.0}, "threads client"),
+        ("client threads spill", {"threads": 20.0, "spill": 60.0}, "spill client threads"),
+        # What saves little, or nothing, comes after all others.
+        ("threads client chain", {"threads": 9.0, "chain": 30.0}, "chain client threads"),
+        ("threads client", {"threads": -10.0}, "client threads"),
+        # What went wrong stays first, and notices stay last.
+        ("failed lost threads", {"failed": 5.0, "threads": 90.0}, "failed lost threads"),
+        ("lost chain threads gaps", {"chain": 2.0}, "lost threads chain gaps"),
+    ],
+)  # fmt: skip
 def test_diagnoses_are_in_the_order_of_what_was_saved(
-    wrong: list[str], causes: list[str], saved: dict[str, float], gaps: bool
+    found: str, saved: dict[str, float], expected: str
 ) -> None:
-    kinds = [*wrong, *causes, *["gaps"] * gaps]
-    found = [Diagnosis(kind, "train", 50.0, f"{kind}: can save", "", "") for kind in kinds]
+    bounds = [Diagnosis(kind, "train", 50.0, f"{kind}: can save", "", "") for kind in found.split()]
     measured = {(kind, "train"): ("without it", took) for kind, took in saved.items()}
-    got = ranked(found, measured, 100.0)
-    assert sorted(one.kind for one in got) == sorted(kinds)
-    assert [one.kind for one in got[: len(wrong)]] == wrong
-    assert not gaps or got[-1].kind == "gaps"
-    for one in got:
-        known = one.kind in saved
-        assert one.experiment == ("without it" if known else None)
-        assert one.seconds == (max(0.0, saved[one.kind]) if known else 50.0)
-        assert known or one in found
-    rest = [one for one in got if one.kind in causes]
-    tried = [one.seconds for one in rest if one.experiment]
-    assert tried == sorted(tried, reverse=True)
-    # A bound is not before a larger saving.
-    large = [place for place, one in enumerate(rest) if one.experiment and one.seconds > 50.0]
-    assert all(one.experiment for one in rest[: max(large, default=0)])
-    # Bounds keep their order. What saves little comes after all others, and nothing else does.
-    bounds = [one.kind for one in rest if not one.experiment]
-    assert bounds == [kind for kind in causes if kind in bounds]
-    little = [one.kind in saved and one.seconds < 10.0 for one in rest]
-    assert little == sorted(little)
+    assert [(one.kind, one.seconds, one.experiment) for one in ranked(bounds, measured, 100.0)] == [
+        (kind, max(0.0, saved.get(kind, 50.0)), "without it" if kind in saved else None)
+        for kind in expected.split()
+    ]
 
 
 @pytest.mark.parametrize("kind", ["threads", "chain", "long_task", "restricted", "client"])
