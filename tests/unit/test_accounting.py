@@ -6,7 +6,7 @@ Real Dask, where the truth of each thread is known, is in ``tests/simulated/test
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel.core.idle.accounting import Accounting, Increments
-from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life.clock_offsets import UNKNOWN_OFFSET
 from dask_otel.core.path.waiting import MAX_ENDS, TAKEN
@@ -361,6 +360,22 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"lost": 3.0, "idle": 0.0, "in_flight": 0.0},
     ),
+    # While the shares of closed intervals are settled.
+    "idle is shared among roots, and then among their spans": (
+        [
+            ("span_active", "r", "b", 1.0),
+            ("span_active", "r", "c", 3.0),
+            ("span_inactive", "a", 7.0),
+            # It is active again in the interval in which it ended.
+            ("heartbeat", {}, {}, 8.0),
+            ("span_inactive", "b", 9.0),
+            ("span_active", "r", "b", 9.0),
+            ("span_inactive", "b", 10.0),
+            ("span_inactive", "c", 10.0),
+            ("heartbeat", {}, {}, 12.0),
+        ],
+        {"idle": 10.0, "unused": 2.0, "idle of a": 4.0, "idle of b": 3.5, "idle of c": 2.5},
+    ),
     "idle that a worker leaves is of the time when there was work": (
         [
             ("task_assigned", "x", "a", 0.0),
@@ -380,15 +395,20 @@ def test_script(name: str) -> None:
     accounting, totals = Accounting(0.0, float, float), Totals()
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
+    closed = []
     for call, *arguments in calls:
-        of_worker = () if call == "span_inactive" else ("w",)
+        of_worker = () if call.startswith("span_") else ("w",)
         tell(accounting, call, *of_worker, *arguments)
         now = arguments[2] if call == "heartbeat" else arguments[-1]
-        totals.add(exported(accounting, now))
+        # Its shares are settled as the next interval ends.
+        closed.append(accounting.begin_export(now))
+    exported(accounting, now)
+    for step in closed:
+        totals.add(step)
         totals.check()
         assert totals.sums["idle"] <= expected["idle"] + CLOSE
-    assert {key: totals.sums[key] for key in expected} == pytest.approx(expected, abs=CLOSE)
-    assert totals.span_capacity["a"] == pytest.approx(totals.sums["reported"] + totals.sums["idle"])
+    found = totals.sums | {f"idle of {span}": idle for span, idle in totals.span_idle.items()}
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=CLOSE)
 
 
 def test_late_idle_is_shared_by_the_time_for_which_spans_were_active() -> None:
@@ -492,70 +512,6 @@ def test_no_order_of_events_breaks_the_sums(events: list) -> None:
             tell(accounting, *event, now)
         totals.add(exported(accounting, now))
         totals.check()
-
-
-# ----------------------------------------------------------------------------- sharing
-
-steps = st.lists(
-    st.tuples(
-        st.floats(0.0, 5.0),
-        st.one_of(
-            st.tuples(st.just("threads"), st.integers(0, 5)),
-            st.tuples(st.just("toggle"), st.sampled_from("abcd")),
-            st.just(("close",)),
-            st.tuples(st.just("settle"), st.integers(0, 3)),
-        ),
-    ),
-    max_size=40,
-)
-
-
-@given(steps)
-# Active again in the interval in which it ended: both shares are its own.
-@example(
-    [
-        *((0.0, ("threads", 1)), (0.0, ("toggle", "a")), (1.0, ("toggle", "a"))),
-        *((1.0, ("toggle", "a")), (1.0, ("close",))),
-    ]
-)
-def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> None:
-    """Also while the shares of a closed interval are settled bit by bit."""
-    roots = {"a": "r", "b": "r", "c": "s", "d": "t"}
-    sharing, now, threads, active = IdleSharing(0.0), 0.0, 0, set()
-    truth: dict[str, float] = defaultdict(float)
-    shares: dict[str, float] = defaultdict(float)
-    idle = unused = true_unused = 0.0
-
-    for passed, (kind, *arguments) in [*events, (1.0, ("close",)), (0.0, ("close",))]:
-        now += passed
-        sharing.book(passed * threads)
-        by_root = defaultdict(list)
-        for span in active:
-            by_root[roots[span]].append(span)
-        for members in by_root.values():
-            for span in members:
-                truth[span] += passed * threads / len(by_root) / len(members)
-        true_unused += 0.0 if active else passed * threads
-        if kind == "threads":
-            threads = arguments[0]
-        elif kind == "close":
-            sharing.settle()
-            for span in [*sharing.closed_shares]:
-                shares[span] += sharing.closed_shares.pop(span)
-            more_idle, more_unused = sharing.close()
-            idle, unused = idle + more_idle, unused + more_unused
-        elif kind == "settle":
-            sharing.settle(arguments[0])
-        elif arguments[0] in active:
-            active.discard(arguments[0])
-            sharing.deactivate(arguments[0], now)
-        else:
-            active.add(arguments[0])
-            sharing.activate(roots[arguments[0]], arguments[0], now)
-    for span in "abcd":
-        assert shares[span] == pytest.approx(truth[span], abs=1e-9)
-    assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
-    assert unused == pytest.approx(true_unused, abs=1e-9)
 
 
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
