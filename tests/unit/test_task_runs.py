@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Hashable
 from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel._dask.runs import MAX_PARTS, actions
@@ -79,67 +78,57 @@ def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
 # ------------------------------------------------------------------------ what is kept
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> tuple[TaskLimits, list[tuple[int, int, float, bool]], int]:
-    """Return limits, runs (group, key, seconds, whether it failed), and the most groups."""
-    limits = make_task_limits(
-        draw(st.integers(0, 4)), draw(st.sampled_from([0.0, 0.3, 1.0])), draw(st.integers(0, 12))
-    )
-    run = st.tuples(
-        st.integers(0, 3),
-        st.integers(0, 30),
-        st.sampled_from([0.0, 0.1, 1.0, 2.5]) | st.floats(0, 9),
-        st.booleans(),
-    )
-    return limits, draw(st.lists(run, max_size=40)), draw(st.integers(0, 4))
-
-
-@given(histories())
-@example((make_task_limits(3), [(0, number, float(number), False) for number in range(9)], 4))
-@example((make_task_limits(3), [(0, number, 9.0 - number, False) for number in range(9)], 4))
-@example((make_task_limits(2), [(0, number, 0.0, False) for number in range(5)], 4))
-@example((make_task_limits(most=1), [(0, number % 2, 1.0, True) for number in range(4)], 4))
+@pytest.mark.parametrize(
+    ("limits", "runs", "failed", "others", "dropped"),
+    [
+        # The slowest.
+        ((3,), [(0, n, float(n), False) for n in range(9)], [], [8.0, 7.0, 6.0], 0),
+        ((3,), [(0, n, 9.0 - n, False) for n in range(9)], [], [9.0, 8.0, 7.0], 0),
+        ((2,), [(0, n, 0.0, False) for n in range(5)], [], [0.0, 0.0], 0),
+        # Of each group, those that are not exported, too.
+        ((1,), [(n % 3, n, float(n), False) for n in range(9)], [], [8.0, 7.0, 6.0], 0),
+        ((4, 0.0, 2), [(0, n, float(n), False) for n in range(9)], [], [8.0, 7.0], 0),
+        # A key that fails twice failed once; the first ones are kept.
+        ((0, 0.0, 1), [(0, n % 2, float(n), True) for n in range(4)], [2.0], [], 1),
+        # Those that the sample chose, and the slowest of them count once.
+        ((2, 1.0), [(0, n, float(n), False) for n in range(3)], [], [2.0, 1.0, 0.0], 0),
+        ((1, 1.0, 4), [(n % 2, n, float(n), False) for n in range(6)], [], [5.0, 4.0, 3.0, 2.0], 2),
+        (
+            (0, 0.3),
+            [(0, n, float(n), False) for n in range(20)],
+            [],
+            [float(n) for n in reversed(range(20)) if identity.is_sampled(n, 0.3)],
+            0,
+        ),
+        # The failed ones come first, the longest before the others.
+        (
+            (2, 1.0, 3),
+            [(n % 2, n, float(n), n < 2) for n in range(6)],
+            [1.0, 0.0],
+            [5.0],
+            3,
+        ),
+    ],
+)
 def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
-    history: tuple[TaskLimits, list[tuple[int, int, float, bool]], int],
+    limits: tuple[Any, ...],
+    runs: list[tuple[int, int, float, bool]],
+    failed: list[float],
+    others: list[float],
+    dropped: int,
 ) -> None:
-    limits, runs, max_groups = history
-    given = Runs(limits, max_groups=max_groups)
-    groups = [given.group(f"g{i}-1") for i in range(4)]
-    failed: dict[int, float] = {}
-    good: dict[int, list[tuple[float, bool]]] = {}
+    given = Runs(make_task_limits(*limits), max_groups=2)
+    groups = [given.group(f"g{i}-1") for i in range(3)]
     for number, key, seconds, fails in runs:
-        if fails and limits.most:
-            given.fail(groups[number], key, seconds)
-            failed[key] = seconds
-        elif not fails:
-            given.succeed(groups[number], key, seconds)
-            good.setdefault(number, []).append((seconds, identity.is_sampled(key, limits.ratio)))
+        (given.fail if fails else given.succeed)(groups[number], key, seconds)
     finished = given.finish()
-    tasks = (*finished.tasks,)
-
-    # The slow way: all runs, sorted.
-    wanted: list[float] = []
-    for those in good.values():
-        chosen = Counter(seconds for seconds, sampled in those if sampled)
-        slowest = sorted((seconds for seconds, _ in those), reverse=True)
-        # Of runs that took equally long, any may be among the slowest.
-        wanted += (chosen | Counter(slowest[: min(limits.slowest, limits.most)])).elements()
-    kept_failed = [task for task in tasks if task.run.failure is not None]
-    kept_others = [task for task in tasks if task.run.failure is None]
-    assert len(tasks) <= limits.most
-    assert len(kept_failed) == min(len(failed), limits.most)
-    room = limits.most - len(kept_failed)
-    assert seconds_of(tuple(kept_others)) == sorted(seconds_of(tuple(kept_others)), reverse=True)
-    distinct = len({seconds for _, _, seconds, _ in runs}) == len(runs)
-    if distinct or limits.ratio in (0.0, 1.0):
-        # Of a part of all with ties, it is not said here which of the equal ones are kept.
-        assert seconds_of(tuple(kept_others)) == sorted(wanted, reverse=True)[:room]
-        if limits.most:
-            assert len(tasks) + finished.dropped_tasks == len(failed) + len(wanted)
-    assert finished.dropped_tasks >= 0
-    assert len(finished.tasks) == len(tasks)
-    assert finished.weight == 1 + len(finished.groups) + len(tasks)
-    assert tasks == (*kept_failed, *kept_others)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for task in finished.tasks:
+        found[task.run.failure is not None].append(task.run.seconds)
+    assert (found[True], found[False], finished.dropped_tasks) == (failed, others, dropped)
+    assert seconds_of((*finished.tasks,)) == failed + others
+    assert len(finished.tasks) == len(failed + others)
+    assert finished.weight == 1 + len(finished.groups) + len(finished.tasks)
 
 
 def test_attempts_are_known_or_absent() -> None:
