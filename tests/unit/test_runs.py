@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,27 +50,25 @@ def test_a_run_is_as_old_as_the_quickest_heartbeat_says(core: Runs) -> None:
     assert record[SEEN] == pytest.approx((start, start + 1.7), abs=0.002)
 
 
-@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize(
+    ("then", "listed", "ago"),
+    [
+        # It is forgotten with the first heartbeat that lists it.
+        (lambda core: None, [{"t": 2.5}, {"t": 9.0}], 2.0),
+        (lambda core: core.lifecycle.close(core.now), [{"t": 2.5}, {"t": 9.0}], None),
+        (lambda core: core.runs.worker_removed("w0"), [{"t": 0.1}], None),
+        # It never ran.
+        (lambda core: None, [{}, {}, {"t": 0.1}], None),
+    ],
+)
 def test_a_cancelled_run_that_the_next_heartbeat_lists_has_a_start(
-    core: Runs, exported: bool
+    core: Runs, then: Callable[[Runs], None], listed: list[dict[Any, float]], ago: float | None
 ) -> None:
     group, when = core.cancelled(), core.now
-    if exported:
-        core.lifecycle.close(core.now)
-    # It is forgotten with the first.
-    for age in (2.5, 9.0):
-        core.lists({"t": age}, after=0.5)
-    start = 0.0 if exported else pytest.approx(when - 2.0)
-    assert (group.start, group.stop) == (start, 0.0 if exported else when)
-    assert exported or (group.span.first_start, [*group.span.workers]) == (group.start, ["w0"])
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_cancelled_task_that_never_ran_has_none_and_is_forgotten(core: Runs, lost: bool) -> None:
-    group = core.cancelled()
-    if lost:
-        core.runs.worker_removed("w0")
-    for _ in range(0 if lost else 2):
-        core.lists({}, after=0.5)
-    core.lists({"t": 0.1})
-    assert (group.start, group.span.workers) == (0.0, {})
+    then(core)
+    for executing in listed:
+        core.lists(executing, after=0.5)
+    times = (0.0, 0.0) if ago is None else (pytest.approx(when - ago), when)
+    assert (group.start, group.stop) == times
+    workers = [] if ago is None else ["w0"]
+    assert (group.span.first_start, [*group.span.workers]) == (group.start, workers)
