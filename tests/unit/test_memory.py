@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from dask_otel.core.life.ledger import MAX_AT_PEAK, MAX_PREFIXES, Ledger
 from dask_otel.core.memory.fullest import FullestWorkers
@@ -37,19 +38,24 @@ def test_recounting_corrects_what_was_missed() -> None:
     assert (ledger.held, sum(spent for *_, spent in ledger.series())) == (3, 20.0)
 
 
-def test_the_fullest_worker_of_any_time_up_to_now() -> None:
-    workers, rng = FullestWorkers(), random.Random(2)
-    beats: list[tuple[float, str]] = []
-    assert workers.since(0) is None
-    for number in range(3000):
-        # It falls for a long time, and rises again.
-        share = abs(1500 - number) / 2000 + rng.random() / 5
-        beats.append((round(share, 3), f"w{number % 7}"))
-        workers.heartbeat(share, f"w{number % 7}", float(number))
-        since = rng.randrange(number + 1)
-        best = max(share for share, _ in beats[since:])
-        last = max(i for i in range(since, number + 1) if beats[i][0] == best)
-        found = workers.since(since)
-        assert found == WorkerPeak(best, beats[last][1], float(last), number + 1 - since)
-        assert len(workers._falling) < 1000
-    assert workers.since(3000) is None
+@pytest.mark.parametrize(
+    ("shares", "fullest"),
+    [
+        # By the first heartbeat that is asked for: the number of the fullest, the last of equals.
+        ([0.5, 0.9, 0.3, 0.7, 0.7001, 0.2], [1, 1, 4, 4, 4, 5]),
+        ([0.4, 0.3, 0.2], [0, 1, 2]),
+        # Of a long rise nothing is kept.
+        ([*(n / 1000 for n in range(1000)), 0.4], [999] * 1000 + [1000]),
+        ([], []),
+    ],
+)
+def test_the_fullest_worker_of_any_time_up_to_now(shares: list[float], fullest: list[int]) -> None:
+    workers = FullestWorkers()
+    for number, share in enumerate(shares):
+        workers.heartbeat(share, f"w{number}", float(number))
+    expected = [
+        WorkerPeak(round(shares[best], 3), f"w{best}", float(best), len(shares) - since)
+        for since, best in enumerate(fullest)
+    ]
+    assert [workers.since(number) for number in range(len(shares) + 1)] == [*expected, None]
+    assert len(workers._falling) == len({*fullest})

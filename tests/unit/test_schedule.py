@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from math import inf
+from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from dask_otel.core.life import schedule as module
 from dask_otel.core.life.schedule import Schedule
 
 LONGEST = 3
-ids = st.sampled_from("abcd")
-steps = st.one_of(
-    st.tuples(st.just("set"), ids, st.integers(0, 10), st.integers(-3, 0)),
-    st.tuples(st.just("remove"), ids),
-    st.tuples(st.just("take"), st.integers(0, 10)),
-)
 
 
 @patch.object(module, "SPARE", 5)
-@settings(max_examples=50)
-@given(st.lists(steps, min_size=20, max_size=60))
-def test_what_is_due_comes_once_in_order(history):
-    schedule, taken = Schedule(LONGEST), 0
-    model: dict[str, tuple[float, int, int]] = {}
-    for number, (what, *args) in enumerate(history):
-        if what == "set":
-            dask_id, due, rank = args
-            schedule.set(dask_id, due, rank)
-            model[dask_id] = due, rank, number
-        elif what == "remove":
-            schedule.remove(args[0])
-            model.pop(args[0], None)
-        else:
-            if args[0] < taken:
-                # The clock was set back.
-                latest = args[0] + LONGEST
-                model = {key: (min(due, latest), *rest) for key, (due, *rest) in model.items()}
-            taken = args[0]
-            expected = sorted((key for key in model if model[key][0] <= args[0]), key=model.get)
-            assert list(schedule.take(args[0])) == expected
-            for key in expected:
-                del model[key]
+@pytest.mark.parametrize(
+    "history",
+    [
+        # Each step sets due times, removes ids, or takes what is due at a time.
+        [{"a": 5, "b": 3}, (2, ""), (4, "b"), (9, "a"), (9, "")],
+        # At equal times, the lowest rank comes first, then what was set first.
+        [{"a": 1, "b": (1, -2), "c": (1, -1), "d": 1}, (1, "bcad")],
+        # There is one time for each.
+        [{"a": 1, "b": 2}, {"a": 4}, (3, "b"), (4, "a")],
+        [{"a": 4}, {"a": 1}, (1, "a"), (4, "")],
+        [{"a": 1, "b": 1}, "a", "x", (1, "b"), {"a": 2}, (2, "a")],
+        # The clock was set back: none is due later than so long after.
+        [{"a": 12, "b": 11, "c": 3}, (10, "c"), (2, ""), (4, ""), (5, "ab"), {"a": 9}, (8, "")],
+        [{"a": 11, "b": 20}, (10, ""), (9, ""), (11, "a"), (12, "b")],
         # Void entries are cleared when one is added.
-        most = 2 * len(model) + 5 if what == "set" else inf
-        assert len(model) <= len(schedule._entries) <= most
+        [*[{"a": due} for due in range(50, 0, -1)], (1, "a"), (60, "")],
+        [*[{"a": due} for due in range(1, 50)], {"b": 3}, (48, "b"), (49, "a")],
+    ],
+)
+def test_what_is_due_comes_once_in_order(history: list[Any]) -> None:
+    schedule = Schedule(LONGEST)
+    for step in history:
+        if isinstance(step, tuple):
+            assert "".join(schedule.take(step[0])) == step[1]
+        elif isinstance(step, str):
+            schedule.remove(step)
+        else:
+            for dask_id, due in step.items():
+                schedule.set(dask_id, *(due if isinstance(due, tuple) else (due,)))
+            assert len(schedule._entries) <= 2 * len(schedule._valid) + 5
 
 
 def test_what_is_set_again_while_it_is_taken_is_not_taken_twice():
