@@ -11,39 +11,50 @@ import pytest
 from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth
 from dask_otel.spool.store import rows_limit
 
+FULL_DISK, INF = OSError(28, "no space left"), math.inf
+#: What happens in turn, and the seconds after each; None until a retry.
+FAILED = ("failed", (FULL_DISK,), None)
+#: On a full disk, spans are removed, and one finds room.
+SOME_WRITES = [("works", ("uses it again", calm), 7.5) for calm in (INF, LONGEST_RETRY, INF)]
 
-@pytest.mark.parametrize("max_bytes", [1_000_000, 50_000_000, 256 * 2**20, 10**11])
-def test_a_spool_that_stays_full_is_told_once(max_bytes, caplog):
+
+def filled(max_bytes: int) -> list[tuple[str, tuple[object, ...], float]]:
     """Each time that it drops, it drops a little more, and is then filled again."""
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    health, limit = SpoolHealth("there.db", max_bytes), rows_limit(max_bytes)
-    full = [(True, limit - limit // 64), (False, limit - limit // 64), (False, limit)]
-    for steps, words in ((full * 3, "is full"), ([(False, limit // 2)], "has room again")) * 2:
-        caplog.clear()
-        for dropped, usage in steps:
-            health.wrote(dropped, usage)
-        (text,) = caplog.messages
-        assert words in text
-        assert health.full is (steps[-1] == full[-1])
+    limit = rows_limit(max_bytes)
+    low = limit - limit // 64
+    return [("wrote", one, 0.0) for one in ((True, low), (False, low), (False, limit))] * 3
 
 
-def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog, monkeypatch):
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        *((filled(most), ["is full"]) for most in (1_000_000, 50_000_000, 256 * 2**20, 10**11)),
+        (
+            [*filled(10**6), ("wrote", (False, rows_limit(10**6) // 2), 0.0)] * 2,
+            ["is full", "has room again"] * 2,
+        ),
+        # A full disk is told of once although it takes some writes.
+        (
+            [
+                *[FAILED, *SOME_WRITES] * 20,
+                *[("works", ("uses it again", INF), 30.0)] * 2,
+                *SOME_WRITES,
+                *SOME_WRITES,
+            ],
+            ["can't use its spool", "uses it again"],
+        ),
+    ],
+)
+def test_each_change_is_told_once(steps, words, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    seconds, words = 0.0, "uses its spool again"
+    seconds = 0.0
     clock = SimpleNamespace(monotonic=lambda: seconds)
     monkeypatch.setattr("dask_otel.pump.spool_health.time", clock)
     health = SpoolHealth("there.db", 10**6)
-    for _ in range(20):
-        health.failed(OSError(28, "no space left"))
-        assert health.trouble
-        seconds += health.rest
-        # Spans that are removed, and one that has found room.
-        for calm in (math.inf, LONGEST_RETRY, math.inf):
-            health.works(words, calm)
-            assert not health.trouble
-            seconds += LONGEST_RETRY / 4
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    seconds += LONGEST_RETRY
-    for calm in (math.inf, LONGEST_RETRY, LONGEST_RETRY):
-        health.works(words, calm)
-    assert caplog.messages[1:] == [f"dask-otel {words}"]
+    for call, arguments, after in steps:
+        getattr(health, call)(*arguments)
+        assert bool(health.trouble) is (call == "failed")
+        seconds += health.rest if after is None else after
+    found = [next(one for one in words if one in text) for text in caplog.messages]
+    assert found == words
+    assert health.full is (words[-1] == "is full")
