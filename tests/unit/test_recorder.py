@@ -95,13 +95,12 @@ def test_all_that_is_left_out_is_said_in_the_report() -> None:
 
 
 def test_a_row_has_the_spans_of_one_trace_and_loses_none() -> None:
-    request = REQUESTS["traces"]()
-    resource = request.resource_spans.add()
-    resource.resource.attributes.add(key="service.name").value.string_value = "dask"
-    scope = resource.scope_spans.add(schema_url="https://example.org/1")
     ids = [(trace * 16, span * 8) for span in (b"1", b"2") for trace in (b"a", b"b", b"c")]
-    for trace, span in ids:
-        scope.spans.add(trace_id=trace, span_id=span, name="x")
+    spans = [{"trace_id": trace, "span_id": span, "name": "x"} for trace, span in ids]
+    scope = {"schema_url": "https://example.org/1", "spans": spans}
+    name = {"key": "service.name", "value": {"string_value": "dask"}}
+    resource = {"resource": {"attributes": [name]}, "scope_spans": [scope]}
+    request = REQUESTS["traces"](resource_spans=[resource])
     recorder = Recorder(10**6)
     transport = RecorderTransport("traces", recorder)
     assert transport.send(request.SerializeToString(), 1.0) == Answer(True)
