@@ -6,12 +6,9 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.context import Traceparent
-from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
 from dask_otel.core.records import OpenNote, TaskCounts
 from dask_otel.core.traces.translate import translate
@@ -73,50 +70,23 @@ def test_ten_thousand_at_once_come_bit_by_bit():
     assert [len(look(core)) for _ in range(2)] == [LATER_AT_ONCE] * 2
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["create", "child", "submit", "finish", "advance", "clock", "again"]),
-            st.integers(0, 5),
-            st.floats(0.0, 20.0),
-        ),
-        max_size=60,
-    )
-)
-def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
-    core, todo = driven(), []
-    spans, noted = [core.span()], set()
-    for what, which, seconds in steps:
-        ident = spans[which % len(spans)].identity
-        if what in ("create", "child"):
-            # Below one that is open.
-            above = [one for one in spans[:1] if one in core.lifecycle.open.values()]
-            spans.append(core.span(*(above if what == "child" else ())))
-        elif what == "submit":
-            # Also of a span that was exported: its next generation.
-            of = core.lifecycle.open.get(ident.dask_id) or core.lifecycle.span_reopened(
-                ident.dask_id, ident.tags, ident.tags[:-1], core.now
-            )
-            todo.append(core.task(of))
-        elif what == "finish" and todo:
-            core.finish(todo.pop(which % len(todo)))
-        elif what == "advance":
-            core.now += seconds
-        elif what == "clock":
-            core.now -= seconds
-        elif what == "again":
-            core.lifecycle.close(core.now, "unknown")
-            core.lifecycle = Lifecycle(core.limits, core, core.lifecycle.generations)
-            todo.clear()
-        core.beat("w0")
-        for note in look(core):
-            span = core.lifecycle.open[note.identity.dask_id]
-            assert (note.identity, note.time) == (span.identity, core.now)
-            assert (note.counts.tasks if note.counts else 0) >= TaskCounts.of(*span.groups).tasks
-            noted.add(note.identity.span_id)
-        # Nothing that is open goes without: there are few.
-        assert {one.identity.span_id for one in core.lifecycle.open.values()} <= noted
-        assert core.lifecycle.notes._last.keys() == core.lifecycle.open.keys()
+def test_what_has_ended_is_not_noted_any_more():
+    core = driven()
+    span = core.done()
+    assert [note.identity for note in look(core)] == [span.identity]
+    # This one ends before it is seen.
+    core.done()
+    core.lifecycle.close(core.now)
+    core.now += 2 * RENEWAL
+    assert (look(core), core.lifecycle.notes._last) == ([], {})
+    # The next generation has a note of its own, also where the clock was set back.
+    core.now -= 3600.0
+    again = core.lifecycle.span_reopened("s0", span.identity.tags, (), core.now)
+    (note,) = look(core)
+    assert (note.identity, note.start, note.time) == (again.identity, again.start, core.now)
+    # Without work it is withdrawn.
+    core.lifecycle.close(core.now)
+    assert core.lifecycle.notes.withdrawn == [again.identity]
 
 
 # ---------------------------------------------------------------------- what a lost span shows
