@@ -13,7 +13,6 @@ from dask_otel.core.context import Caller, Traceparent, make_carrier
 from dask_otel.core.life.callers import MAX_LINKS, Callers
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan
-from dask_otel.core.trace import Trace
 from tests.limits import make_limits
 from tests.unit.garbage import Array, Hostile, anything
 
@@ -55,24 +54,6 @@ def test_links_are_bounded_and_counted() -> None:
     assert setup.callers.links[root] == tuple(Traceparent(B, n, 1) for n in range(1, MAX_LINKS + 1))
     assert setup.counts["linked"] == MAX_LINKS
     assert setup.counts["dropped"] == 2 * (100 - MAX_LINKS)
-
-
-def test_the_samplers_decision_is_used_once_there_is_a_sampler() -> None:
-    setup = Setup()
-    one, other = setup.span("one"), setup.span("other")
-    assert setup.callers.task_context(one, None)[0] == own(one)
-    asked: list[Any] = []
-
-    def decides(trace: Trace) -> bool:
-        asked.append((trace, trace.name))
-        return trace.name == "other"
-
-    setup.callers.sampled = decides
-    for _ in range(3):
-        assert setup.callers.task_context(one, None)[0] == own(one, 0)
-        assert setup.callers.task_context(other, None)[0] == own(other, 1)
-    # Nothing is kept, because the bridge's sampler remembers its decision.
-    assert [name for _, name in asked] == ["one", "other"] * 3
 
 
 @pytest.mark.parametrize(
