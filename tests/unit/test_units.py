@@ -25,52 +25,68 @@ def run(total: float, *points: Any, seconds: float = 10.0, threads: float = 40.0
     return [traces(root), metrics(counter("dask.span.custom", units("fit", total), *points))]
 
 
-def work(*requests: Any, price: float | None = None) -> list[dict[str, Any]]:
-    (found,) = report_of(*requests, price=price).to_dict()["runs"]
-    return list(found.get("work", []))
-
-
-def test_rates_of_a_root_are_of_its_tree() -> None:
-    of_spans = [
-        span(1, "fit", seconds=10.0, **{"dask.span.root.id": "id-1"}),
-        # Two that overlap are open for 3 s.
-        span(2, "fit/load", parent=1, start=1.0, seconds=2.0),
-        span(3, "fit/load", parent=1, start=2.0, seconds=2.0),
-    ]
-    capacity = [
+OF_SPANS = traces(
+    span(1, "fit", seconds=10.0, **{"dask.span.root.id": "id-1"}),
+    # Two that overlap are open for 3 s.
+    span(2, "fit/load", parent=1, start=1.0, seconds=2.0),
+    span(3, "fit/load", parent=1, start=2.0, seconds=2.0),
+)
+CAPACITY = counter(
+    "dask.span.capacity.time",
+    *(
         point(amount, {"dask.span.name": name, "dask.span.root.name": "fit"})
         for name, amount in (("fit", 30.0), ("fit/load", 6.0))
-    ]
-    found = work(
-        traces(*of_spans),
-        metrics(
-            counter("dask.span.custom", units("fit", 40.0), units("fit/load", 320.0)),
-            counter("dask.span.capacity.time", *capacity),
+    ),
+)
+RATES = ("per_second", "per_thread_second", "per_cost")
+DASKS = [units("fit", 7.0, unit=one) for one in ("seconds", "bytes", "count", "_EMPTY")]
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        # Rates of a root are of its tree.
+        (
+            [
+                OF_SPANS,
+                metrics(
+                    counter("dask.span.custom", units("fit", 40.0), units("fit/load", 320.0)),
+                    CAPACITY,
+                ),
+            ],
+            [
+                ("fit", "events", 360.0, 36.0, 10.0, 10.0),
+                ("fit/load", "events", 320.0, 320.0 / 3.0, 320.0 / 6.0, 320.0 / 6.0),
+            ],
         ),
-        price=3600.0,
-    )
-    assert found == [
-        {"span": "fit", "unit": "events", "total": 360.0, "per_second": 36.0,
-         "per_thread_second": 10.0, "per_cost": 10.0},
-        {"span": "fit/load", "unit": "events", "total": 320.0, "per_second": 320.0 / 3.0,
-         "per_thread_second": 320.0 / 6.0, "per_cost": 320.0 / 6.0},
-    ]  # fmt: skip
-
-
-def test_units_of_dask_are_no_work_and_different_ones_are_not_added_up() -> None:
-    no_work = [units("fit", 7.0, unit=one) for one in ("seconds", "bytes", "count", "_EMPTY")]
-    other = units("fit", 7.0, unit="_OTHER", activity="_OTHER")
-    named = units("fit", 3.0, activity="accepted"), units("fit", 5.0, unit="rows", activity="rows")
-    totals = {one["unit"]: one["total"] for one in work(*run(100.0, *no_work, other, *named))}
-    assert totals == {"events": 100.0, "accepted (events)": 3.0, "rows": 5.0}
-
-
-def test_a_rate_that_is_unknown_is_none() -> None:
-    assert work(metrics(counter("dask.span.custom", units("fit", 5.0))), price=1.0) == [
-        {"span": "fit", "unit": "events", "total": 5.0,
-         **dict.fromkeys(("per_second", "per_thread_second", "per_cost"))},
-    ]  # fmt: skip
-    assert work(traces(span(1))) == []
+        # Units of Dask are no work, and different ones are not added up.
+        (
+            run(
+                100.0,
+                *DASKS,
+                units("fit", 7.0, unit="_OTHER", activity="_OTHER"),
+                units("fit", 3.0, activity="accepted"),
+                units("fit", 5.0, unit="rows", activity="rows"),
+            ),
+            [
+                ("fit", "events", 100.0, 10.0, None, None),
+                ("fit", "accepted (events)", 3.0, 0.3, None, None),
+                ("fit", "rows", 5.0, 0.5, None, None),
+            ],
+        ),
+        # A rate that is unknown is none.
+        (
+            [metrics(counter("dask.span.custom", units("fit", 5.0)))],
+            [("fit", "events", 5.0, None, None, None)],
+        ),
+        ([traces(span(1))], []),
+    ],
+)
+def test_the_units_of_a_run(requests: list[Any], expected: list[tuple[Any, ...]]) -> None:
+    (found,) = report_of(*requests, price=3600.0).to_dict()["runs"]
+    names = ("span", "unit", "total", *RATES)
+    work = [dict(zip(names, one, strict=True)) for one in expected]
+    assert list(found.get("work", [])) == work
 
 
 def test_the_page_has_them_and_hostile_units_stay_text() -> None:
