@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from tests.unit.report_files import (
     metrics,
     point,
     report_of,
-    run_of,
     span,
     traces,
 )
@@ -26,19 +26,8 @@ from tests.unit.report_files import (
 # ---------------------------------------------------------------------------------- sums
 
 
-def test_the_sum_is_shown_with_its_remainder() -> None:
-    """Also where it does not close: nothing is adjusted."""
-    seconds = {"thread-cpu": 3.0, "idle": 4.0, "unused": 2.0, "lost": 0.5}
-    parts = {"Computing": 3, "Idle": 4, "Unused": 2, "Wasted": 0.5}
-    for capacity, excess, remainder in ((10, 1, 0), (9, 0, 2)):
-        report = report_of(cluster(seconds, capacity=capacity, excess=excess, in_flight=1.5))
-        time = report.to_dict()["runs"][0]["time"]
-        shown = {part: value for part, value in time["parts"].items() if value}
-        assert (shown, time["remainder"]) == (parts, remainder)
-
-
 def test_what_was_not_exported_is_absent() -> None:
-    """Traces alone say nothing of the cluster; a sum without a part has no remainder."""
+    """Traces alone say nothing of the cluster."""
     report = report_of(traces(span(1)))
     (found,) = report.to_dict()["runs"]
     assert "memory" not in found
@@ -48,9 +37,6 @@ def test_what_was_not_exported_is_absent() -> None:
     (entry,) = found["spans"]
     assert {key: found[key] for key in expected} == expected
     assert (entry["idle"], entry["capacity"], entry["from_metrics"]) == (None, None, False)
-    part = metrics(counter("dask.cluster.time", point(1, {"dask.activity": "idle"})))
-    time = report_of(part).to_dict()["runs"][0]["time"]
-    assert (time["capacity"], time["remainder"]) == (None, None)
 
 
 def of_span(name: str, idle_seconds: float, **seconds: float) -> dict[str, Any]:
@@ -125,49 +111,117 @@ def test_every_activity_has_a_part_and_its_colour_of_the_dashboards(
     assert (part_of(activity).title, colour_of(activity)) == (part, colour)
 
 
-def test_over_time_each_interval_has_its_own_seconds() -> None:
-    labels = {"dask.activity": "thread-cpu"}
-    counts = [point(total, labels, time=time) for time, total in ((0, 0), (2, 4), (4, 5))]
-    threads = [point(total, time=time) for time, total in ((0, 0), (2, 8), (4, 16))]
-    both = counter("dask.cluster.time", *counts), counter("dask.cluster.capacity.time", *threads)
-    _, parts, mean_threads = flow(run_of(metrics(*both)))
-    assert (parts["Computing"], mean_threads) == ([2, 0.5], [4, 4])
+# ------------------------------------------------------------------- sums, failures, costs
+
+SECONDS = {"thread-cpu": 3.0, "idle": 4.0, "unused": 2.0, "lost": 0.5}
+PARTS = {"Computing": 3, "Idle": 4, "Unused": 2, "Wasted": 0.5}
 
 
-# ------------------------------------------------------------------------------ failures
+def total(report: Report) -> tuple[object, ...]:
+    time = report.to_dict()["runs"][0]["time"]
+    return {part: v for part, v in time["parts"].items() if v}, time["capacity"], time["remainder"]
 
 
-def test_why_runs_were_repeated_is_counted_by_what_they_said() -> None:
-    error = {"exception.type": "OSError", "dask.task.key": "f-1"}
-    slow, reset = (
-        ("dask.task.retried", {**error, "exception.message": message})
-        for message in ("503 Slow Down", "reset")
+def counts(name: str, *totals: float, **labels: str) -> dict[str, Any]:
+    """A counter at every second second."""
+    of = {key.replace("_", "."): value for key, value in labels.items()}
+    return counter(name, *(point(one, of, time=2 * n) for n, one in enumerate(totals)))
+
+
+ERROR = {"exception.type": "OSError", "dask.task.key": "f-1"}
+SLOW, RESET = (
+    ("dask.task.retried", {**ERROR, "exception.message": message})
+    for message in ("503 Slow Down", "reset")
+)
+LOST = ("dask.task.retried", {"dask.task.key": "f-2", "dask.task.retry.reason": "worker_lost"})
+REPEATED = report_of(
+    traces(
+        span(
+            1, "etl", failed=True,
+            events=(*[SLOW] * 8, LOST, RESET, ("exception", ERROR)),
+        )
     )
-    lost = ("dask.task.retried", {"dask.task.key": "f-2", "dask.task.retry.reason": "worker_lost"})
-    events = (*[slow] * 8, lost, reset, ("exception", error))
-    run = run_of(traces(span(1, "etl", failed=True, events=events)))
-    found = [(one.message, one.count, one.repeated) for one in findings.failures(run)]
-    assert found == [("", 1, False), ("503 Slow Down", 8, True), ("reset", 1, True)]
-    assert "\n  OSError: 503 Slow Down x 8, repeated\n" in Report([run]).text(everything=True)
+)  # fmt: skip
+PRICED = report_of(
+    cluster({"thread-cpu": 3600, "idle": 1800, "unused": 1800}, capacity=7200),
+    of_span("etl/team:acme", 1800.0, thread_cpu=1800.0),
+    of_span("other", 0.0, thread_cpu=1800.0),
+    traces(span(1, "etl/team:acme", dask_span_tags=["etl", "team:acme"])),
+    price=0.5,
+)
 
 
-# ----------------------------------------------------------------------------- costs
+def costs(report: Report) -> Any:
+    return report.to_dict()["runs"][0]["cost"]
 
 
-def test_the_bill_adds_up_to_the_capacity() -> None:
-    seconds = {"thread-cpu": 3600, "idle": 1800, "unused": 1800}
-    found = report_of(
-        cluster(seconds, capacity=7200),
-        of_span("etl/team:acme", 1800.0, thread_cpu=1800.0),
-        of_span("other", 0.0, thread_cpu=1800.0),
-        traces(span(1, "etl/team:acme", dask_span_tags=["etl", "team:acme"])),
-        price=0.5,
-    )
-    costs = found.to_dict()["runs"][0]["cost"]
-    assert (costs["capacity"], costs["unused"], costs["of_no_span"]) == (1.0, 0.25, 0.25)
-    assert [(one["name"], one["cost"]) for one in costs["roots"]] == [("etl", 0.5), ("other", 0.25)]
-    assert {one["name"]: one["idle_cost"] for one in costs["tags"]} == {"acme": 0.25, "": 0.0}
-    assert bill(found.runs[0], "owner").tags == []
+@pytest.mark.parametrize(
+    ("report", "fact", "value"),
+    [
+        # The sum is shown with its remainder, also where it does not close: nothing is adjusted.
+        *(
+            (
+                report_of(cluster(SECONDS, capacity=capacity, excess=excess, in_flight=1.5)),
+                total,
+                (PARTS, capacity, remainder),
+            )
+            for capacity, excess, remainder in ((10, 1, 0), (9, 0, 2))
+        ),
+        # A sum without a part has no remainder.
+        (
+            report_of(metrics(counts("dask.cluster.time", 1, dask_activity="idle"))),
+            lambda report: total(report)[1:],
+            (None, None),
+        ),
+        # Over time, each interval has its own seconds.
+        (
+            report_of(
+                metrics(
+                    counts("dask.cluster.time", 0, 4, 5, dask_activity="thread-cpu"),
+                    counts("dask.cluster.capacity.time", 0, 8, 16),
+                )
+            ),
+            lambda report: (flow(report.runs[0])[1]["Computing"], flow(report.runs[0])[2]),
+            ([2, 0.5], [4, 4]),
+        ),
+        # Why runs were repeated is counted by what they said.
+        (
+            REPEATED,
+            lambda report: [
+                (one.message, one.count, one.repeated) for one in findings.failures(report.runs[0])
+            ],
+            [("", 1, False), ("503 Slow Down", 8, True), ("reset", 1, True)],
+        ),
+        (
+            REPEATED,
+            lambda report: (
+                "\n  OSError: 503 Slow Down x 8, repeated\n" in report.text(everything=True)
+            ),
+            True,
+        ),
+        # The bill adds up to the capacity.
+        (
+            PRICED,
+            lambda report: [costs(report)[key] for key in ("capacity", "unused", "of_no_span")],
+            [1.0, 0.25, 0.25],
+        ),
+        (
+            PRICED,
+            lambda report: [(one["name"], one["cost"]) for one in costs(report)["roots"]],
+            [("etl", 0.5), ("other", 0.25)],
+        ),
+        (
+            PRICED,
+            lambda report: {one["name"]: one["idle_cost"] for one in costs(report)["tags"]},
+            {"acme": 0.25, "": 0.0},
+        ),
+        (PRICED, lambda report: bill(report.runs[0], "owner").tags, []),
+    ],
+)
+def test_a_fact_of_a_report(
+    report: Report, fact: Callable[[Report], object], value: object
+) -> None:
+    assert fact(report) == value
 
 
 def test_text_and_json_are_what_they_should_be() -> None:
