@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import distributed
@@ -31,16 +29,6 @@ def logs_of(received: Receiver, name: str, logger: str = "user") -> list[Log]:
     wanted = logger if name == semconv.WORKER_LOG else None
     found = [log for log in received.logs if log.name == name]
     return [log for log in found if log.attributes.get(semconv.LOG_LOGGER) == wanted]
-
-
-@contextmanager
-def watched(start: Start, **logs: Any) -> Iterator[Bridged]:
-    """Start a cluster with one process of a worker that has the plugin."""
-    options = {"n_workers": 1, "processes": True, "environ": {"OTEL_BLRP_SCHEDULE_DELAY": "20"}}
-    with start(config={"logs": logs}, **options) as bridged:
-        bridged.received.keeps = frozenset({"logs", "traces"})
-        ready(bridged)
-        yield bridged
 
 
 def ready(bridged: Bridged) -> None:
@@ -71,8 +59,20 @@ def state(dask_worker: Any) -> list[Any]:
     return [root.level, len(root.handlers), wrapped]
 
 
-def test_records_arrive_with_the_ids_of_their_task(start: Start) -> None:
-    with watched(start, level="INFO") as cluster:
+def test_records_arrive_with_the_ids_of_their_task_while_they_are_wanted(start: Start) -> None:
+    options = {"n_workers": 1, "processes": True, "environ": {"OTEL_BLRP_SCHEDULE_DELAY": "20"}}
+    with start(**options) as cluster:
+        cluster.received.keeps = frozenset({"logs", "traces"})
+        ready(cluster)
+        # Off by default.
+        before = [*cluster.client.run(state).values()]
+        assert before == [[logging.WARNING, 0, False]]
+        cluster.client.submit(says, "unheard").result()
+        dask_otel.unregister(cluster.client)
+        overrides = {"logs": {"level": "INFO"}}
+        assert dask_otel.register(cluster.client, overrides) == "started"
+        ready(cluster)
+        assert [*cluster.client.run(state).values()] == [[logging.INFO, 0, True]]
         (worker,) = cluster.scheduler.workers.values()
         with span("nightly"):
             cluster.client.submit(says, "wrong row", key="load-1").result()
@@ -109,18 +109,5 @@ def test_records_arrive_with_the_ids_of_their_task(start: Start) -> None:
                     for one in logs_of(cluster.received, semconv.WORKER_LOG, logger)
                 )
             )
-
-
-def test_off_by_default_and_gone_with_the_plugin(start: Start) -> None:
-    with watched(start) as cluster:
-        before = [*cluster.client.run(state).values()]
-        assert before == [[logging.WARNING, 0, False]]
-        cluster.client.submit(says, "unheard").result()
-        assert logs_of(cluster.received, semconv.WORKER_LOG) == []
-        dask_otel.unregister(cluster.client)
-        overrides = {"logs": {"level": "INFO"}}
-        assert dask_otel.register(cluster.client, overrides) == "started"
-        ready(cluster)
-        assert [*cluster.client.run(state).values()] == [[logging.INFO, 0, True]]
         dask_otel.unregister(cluster.client)
         eventually(lambda: [*cluster.client.run(state).values()] == before, what="the plugin to go")
