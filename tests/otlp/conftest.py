@@ -98,11 +98,6 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
         closes(pump, 0.5)
 
 
-@pytest.fixture
-def export(begin: Begin) -> Callable[[dict[str, str]], Pump]:
-    return lambda variables: begin(variables)
-
-
 def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:
     """Send records as the pump does, in one request."""
     if sink.signal == "metrics":

@@ -12,8 +12,7 @@ import pytest
 
 from dask_otel.core import identity
 from dask_otel.core.records import Answer, Event, Link
-from dask_otel.pump.pump import Pump
-from tests.otlp.conftest import Build, send
+from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.pipeline import make_batch, make_span
 from tests.otlp.records import ROOT, counter, number
 from tests.receiver import Receiver
@@ -126,7 +125,7 @@ def test_limits_lower_ours_and_every_cut_is_counted(
 
 def test_an_outage_loses_nothing_and_is_said_once(
     server: Receiver,
-    export: Callable[[dict[str, str]], Pump],
+    begin: Begin,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,7 +133,7 @@ def test_an_outage_loses_nothing_and_is_said_once(
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.1)
     caplog.set_level(logging.INFO)
     server.answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
-    running = export(server.environ | {"OTEL_METRIC_EXPORT_INTERVAL": "100"})
+    running = begin(server.environ | {"OTEL_METRIC_EXPORT_INTERVAL": "100"})
 
     def comes(check: Callable[[], object]) -> None:
         """Wait for a check, with metrics again and again, as the bridge sends them."""
