@@ -16,15 +16,14 @@ import io
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Variable, span, wait
@@ -40,14 +39,8 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 WIDTH = 80
 #: Seconds of a step, and of the result.
 STEP, RESULT = 0.7, 12.0
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-#: Width, height and Chromium's further options by picture.
-PAGES = {
-    "report": (1200, 1060, ()),
-    "report-dark": (500, 1200, ("--blink-settings=preferredColorScheme=0",)),
-}
-
-
+#: Whether it is dark, width and height, by picture of the whole page's top.
+PAGES = {"report": (False, 1200, 1060), "report-dark": (True, 500, 1200)}
 #: In the page: whether its charts are drawn.
 DRAWN = "[...document.querySelectorAll('[data-chart]')].every((one) => one.dataset.ready)"
 #: In the page: the place of a section by its title.
@@ -112,20 +105,27 @@ def join(*parts: bytes) -> bytes:
     return b"y" * (6_000_000 * len(parts))
 
 
-def filling(folder: Path) -> dask_otel.Held:
-    """Run a program that forgets a part of its results; return who held them then."""
-    config = {
+@contextmanager
+def observed(folder: Path, root: str, config: dict[str, Any], **options: Any) -> Iterator[Client]:
+    """Give the client of a cluster that leaves files, in the block of a span."""
+    always = {
         "otel.files.path": str(folder),
         "otel.environment": {"OTEL_METRIC_EXPORT_INTERVAL": "500"},
         "distributed.scheduler.preload": ["dask_otel.preload"],
     }
-    options = {"n_workers": 2, "threads_per_worker": 2, "memory_limit": "512MiB"}
     with (
-        dask.config.set(config),
-        LocalCluster(dashboard_address=None, **options) as cluster,
+        dask.config.set({**always, **config}),
+        LocalCluster(dashboard_address=None, n_workers=2, **options) as cluster,
         Client(cluster) as client,
-        dask_otel.span("train"),
+        dask_otel.span(root),
     ):
+        yield client
+
+
+def filling(folder: Path) -> dask_otel.Held:
+    """Run a program that forgets a part of its results; return who held them then."""
+    options = {"threads_per_worker": 2, "memory_limit": "512MiB"}
+    with observed(folder, "train", {}, **options) as client:
         with span("load"):
             parts = client.map(load, range(24))
             wait(parts)
@@ -167,19 +167,8 @@ def fit(seconds: float, _parts: list[int]) -> None:
 
 def training(folder: Path) -> None:
     """Run a program with profiles, of which one long task is the last."""
-    config = {
-        "otel.files.path": str(folder),
-        "otel.profiles.enabled": True,
-        "otel.environment": {"OTEL_METRIC_EXPORT_INTERVAL": "500"},
-        "distributed.scheduler.preload": ["dask_otel.preload"],
-    }
-    options = {"n_workers": 2, "threads_per_worker": 1}
-    with (
-        dask.config.set(config),
-        LocalCluster(dashboard_address=None, **options) as cluster,
-        Client(cluster) as client,
-        dask_otel.span("nightly"),
-    ):
+    config = {"otel.profiles.enabled": True}
+    with observed(folder, "nightly", config, threads_per_worker=1) as client:
         with span("load"):
             parts = client.map(parse, client.map(read, range(24)))
             wait(parts)
@@ -190,13 +179,15 @@ def training(folder: Path) -> None:
             )
 
 
-async def section(page: str, title: str) -> bytes:
-    """Return a picture of a section of a page."""
+async def shown(page: str, part: str | int, *, dark: bool = False, width: int = 1000) -> bytes:
+    """Return a picture of a page's section by its title, or of its top by its height."""
     with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as address:
-        async with open_page(address, page, width=1000) as opened:
+        async with open_page(address, page, dark=dark, width=width) as opened:
             # All charts are drawn: they move what is below them.
             await opened.until(DRAWN)
-            box = await opened.ask(f"({BOX})({json.dumps(title)})")
+            box = {"x": 0, "y": 0, "width": width, "height": part, "scale": 1}
+            if isinstance(part, str):
+                box = await opened.ask(f"({BOX})({json.dumps(part)})")
             shot = await opened.call("Page.captureScreenshot", clip=box, captureBeyondViewport=True)
             return base64.b64decode(shot["data"])
 
@@ -208,7 +199,7 @@ def memory(folder: Path) -> None:
     command = "dask-otel held --scheduler tcp://scheduler:8786"
     (IMAGES / "held.svg").write_text(drawn(lines, "held", command), encoding="utf-8")
     page = read_report(folder).save(folder / "page.html").as_uri()
-    (IMAGES / "memory.png").write_bytes(asyncio.run(section(page, "Memory")))
+    (IMAGES / "memory.png").write_bytes(asyncio.run(shown(page, "Memory")))
 
 
 def code(folder: Path) -> None:
@@ -221,10 +212,10 @@ def code(folder: Path) -> None:
     report = replace(read_report(folder), what_ifs=[tried])
     page = report.save(folder / "page.html").as_uri()
     for name, title in (("whatif", "What if"), ("flame", "Which code took the time")):
-        (IMAGES / f"{name}.png").write_bytes(asyncio.run(section(page, title)))
+        (IMAGES / f"{name}.png").write_bytes(asyncio.run(shown(page, title)))
 
 
-def main() -> int:
+def main() -> None:
     """Draw the demo and its page, run in an empty folder, then the memory, then the code."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -238,24 +229,12 @@ def main() -> int:
         frames = [[step] for step in steps] + [result]
         (IMAGES / "demo-moving.svg").write_text(moving(frames), encoding="utf-8")
         page = read_report(output).save(Path(folder, "page.html")).as_uri()
-        chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if chromium is None:
-            print("no Chromium: the other pictures stay as they are", file=sys.stderr)
-            return 1
-        for name, (width, height, options) in PAGES.items():
-            shot = f"--screenshot={IMAGES / name}.png"
-            size = f"--window-size={width},{height}"
-            common = (
-                "--headless",
-                "--no-sandbox",
-                "--hide-scrollbars",
-                "--virtual-time-budget=9000",
-            )
-            subprocess.run([chromium, *common, *options, shot, size, page], check=True)
+        for name, (dark, width, height) in PAGES.items():
+            picture = asyncio.run(shown(page, height, dark=dark, width=width))
+            (IMAGES / f"{name}.png").write_bytes(picture)
         memory(Path(folder, "memory"))
         code(Path(folder, "code"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
