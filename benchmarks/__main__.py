@@ -46,7 +46,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "13": [logs.run],
     "14": [scale.run],
     "15": [path.run],
-    "16": [partial(path.run, row="16")],
+    "16": [path.run_graphs],
     "17": [partial(path.run, row="17")],
     "18": [sampling.run],
     "19": [blocks.run],

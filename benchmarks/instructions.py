@@ -181,8 +181,12 @@ def observed(
     return bridge, exports
 
 
-async def count_work(settings: dict[str, Any] | None, work: Work) -> Exports:
+async def count_work(
+    settings: dict[str, Any] | None, work: Work, make: Callable[[Callable[[], Any]], None] = count
+) -> Exports:
     """Count some work on a fresh cluster with a bridge of these settings; None is no bridge.
+
+    `make` makes the call that does the work, and counts it or what it calls.
 
     Raises
     ------
@@ -203,7 +207,7 @@ async def count_work(settings: dict[str, Any] | None, work: Work) -> Exports:
                 bridge.adapter.lifecycle.close(time.time())
                 list(bridge.hand_over.steps())
 
-        count(run)
+        make(run)
         write_sum()
         gc.enable()
         errors = bridge.boundary.take() if bridge else {}

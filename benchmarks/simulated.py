@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import dask
+from dask._task_spec import Task, TaskRef
 from distributed import Scheduler
 from distributed.comm import get_address_host
 from distributed.core import Status
@@ -138,12 +139,14 @@ class SimulatedCluster:
         keys: list[Any] = [(f"inc-{token}", i) for i in range(tasks)]
         made = []
         for i, key in enumerate(keys):
-            ts = scheduler.new_task(key, None, "released")
+            before = [keys[number] for number in needs(i)] if needs else ()
+            spec = Task(key, int, *map(TaskRef, before))
+            ts = scheduler.new_task(key, spec, "released")
             ts.priority = (0, i)
             ts.annotations = {"span": span, **annotations}
             ts.worker_restrictions = only_on
-            for number in needs(i) if needs else ():
-                ts.add_dependency(made[number])
+            for one in before:
+                ts.add_dependency(scheduler.tasks[one])
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         priority = {ts.key: ts.priority for ts in made}

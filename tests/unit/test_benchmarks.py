@@ -14,6 +14,7 @@ from benchmarks.spool import TASKS, _spans
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_otel._dask.graphs import Graphs
 from dask_otel.core.graph import graph_line
 
 # From tables of the sign test, for 95 %.
@@ -50,6 +51,7 @@ def test_the_row_of_the_graph_log_records_each_run():
     lines = [json.loads("".join(graph_line(one))) for one in recorded.recorded]
     assert {(len(one["runs"]["task"]), one["left_out"]) for one in lines} == {(TASKS, 0)}
     assert without.recorded == []
+    assert all(name in vars(Graphs) for name in path._CALLS)
 
 
 def test_with_a_spool_each_span_is_noted_while_it_is_open():
