@@ -30,9 +30,8 @@ TAKEN: Final = 0.0003
 class Breath:
     """Call it after each small piece of work; it sleeps when a pause is due. For one thread."""
 
-    def __init__(self) -> None:
-        self._work = WORK
-        self._next = 0.0
+    _work = WORK
+    _next = 0.0
 
     def __call__(self) -> None:
         """Sleep if a pause is due."""
