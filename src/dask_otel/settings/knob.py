@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]  # comes with dask
 
-from dask_otel.settings.rules import Rule
+from dask_otel.settings.rule import Rule
 
 #: The key of the `Knob` in a field's metadata.
 KNOB: Final = "knob"

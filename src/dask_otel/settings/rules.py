@@ -4,76 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from numbers import Integral, Real
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dask.utils import parse_bytes, parse_timedelta
 
 from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.core.traces.address import TRACE_ID
+from dask_otel.settings.rule import Rule, require
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 YEAR: Final = 365 * DAY
 
-
-class Rule(NamedTuple):
-    """The values that a setting may have."""
-
-    #: In words.
-    allowed: str
-    #: As JSON schema. Its choices, limits and pattern are checked here, too.
-    schema: Mapping[str, Any]
-    #: Converts a value from YAML, Dask's parser of environment variables or Python code into the
-    #: type of the schema.
-    read: Callable[[Any], Any]
-    #: The limits in a few words, if there are two.
-    limits: str = ""
-
-    def parse(self, value: Any) -> Any:
-        """Return the value in the bridge's form; raise only ValueError, if it is not valid."""
-        if value is None and "null" in self.schema.get("type", ()):
-            return None
-        try:
-            parsed = self.read(value)
-        except (ArithmeticError, LookupError, RecursionError, re.error) as error:
-            # A number too large for a float, an unknown unit, an invalid regular expression.
-            raise ValueError from error
-        _require(_fits(parsed, self.schema))
-        return parsed
-
-
-def _require(allowed: bool) -> None:
-    if not allowed:
-        raise ValueError
-
-
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value matches a schema's choices, limits and pattern."""
-    size = len(value) if isinstance(value, str) else value
-    least = schema.get("minimum", schema.get("minLength"))
-    most = schema.get("maximum", schema.get("maxLength"))
-    return (
-        value in schema.get("enum", (value,))
-        and (least is None or size >= least)  # NaN is not
-        and (most is None or size <= most)
-        and ("pattern" not in schema or re.fullmatch(schema["pattern"], value) is not None)
-    )
-
-
 # --------------------------------------------------------------------------- words and texts
 
 
 def _flag(value: Any) -> Any:
-    _require(isinstance(value, bool))
+    require(isinstance(value, bool))
     return value
 
 
 def _text(value: Any) -> Any:
-    _require(isinstance(value, str))
+    require(isinstance(value, str))
     text = str.__str__(value)  # of a subclass, such as a member of an enum
     text.encode()  # a lone surrogate raises here and not in the OTLP encoder
     return text
@@ -145,12 +101,12 @@ TRACE_URL: Final = Rule(
 def _whole(value: Any) -> int:
     # Dask reads 1e4 in an environment variable as a float; in Python, a bool is an int.
     whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-    _require(whole and not isinstance(value, bool))
+    require(whole and not isinstance(value, bool))
     return int(value)
 
 
 def _number(value: Any) -> float:
-    _require(isinstance(value, (int, float)) and not isinstance(value, bool))
+    require(isinstance(value, (int, float)) and not isinstance(value, bool))
     return float(value)
 
 
@@ -169,7 +125,7 @@ def _bytes(value: Any) -> int:
 
 def _quantity(value: Any) -> Any:
     # Dask prepends a 1 to text that does not begin with a digit: ".5s" would be 1.5 s.
-    _require(isinstance(value, str) and value.strip()[:1].isdigit())
+    require(isinstance(value, str) and value.strip()[:1].isdigit())
     return value
 
 
@@ -237,11 +193,11 @@ def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
     def read(value: Any) -> tuple[Any, ...]:
         # A single string, as in an environment variable, is a list of one.
         parts = [value] if isinstance(value, str) else value
-        _require(isinstance(parts, (list, tuple)) and len(parts) <= most)
+        require(isinstance(parts, (list, tuple)) and len(parts) <= most)
         parsed = tuple([item.parse(part) for part in parts])
         # Prometheus writes a - as _.
         distinct = {part.replace("-", "_") for part in parsed} if "uniqueItems" in more else parsed
-        _require(len(distinct) == len(parsed))
+        require(len(distinct) == len(parsed))
         return parsed
 
     schema = {"type": "array", "maxItems": most, **more, "items": item.schema}
@@ -301,12 +257,12 @@ _REPLACEMENT: Final = Rule("", {"type": "string", "maxLength": MAX_PATTERN}, _te
 
 
 def _name_rule(entry: Any) -> NameRule:
-    _require(isinstance(entry, Mapping) and {"pattern"} <= {*entry} <= {"pattern", "replace"})
+    require(isinstance(entry, Mapping) and {"pattern"} <= {*entry} <= {"pattern", "replace"})
     pattern = _PATTERN.parse(entry["pattern"])
     replace = _REPLACEMENT.parse(entry.get("replace", ""))
     # Substituting also checks the replacement, which may refer to missing groups.
     re.compile(pattern).sub(replace, "")
-    _require(not _REPEATED_GROUP.search(pattern))
+    require(not _REPEATED_GROUP.search(pattern))
     return NameRule(pattern, replace)
 
 
@@ -340,7 +296,7 @@ def _variable_text(value: Any) -> Any:
     if isinstance(value, (int, float)) and math.isfinite(value):
         return str(value).lower()
     text = _text(value)
-    _require("\0" not in text)  # not possible in an environment
+    require("\0" not in text)  # not possible in an environment
     return text
 
 

@@ -22,7 +22,7 @@ from dask_otel.core.text import shortened
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
-from dask_otel.settings.rules import Rule
+from dask_otel.settings.rule import Rule
 from dask_otel.settings.variables import environment_of
 
 #: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
