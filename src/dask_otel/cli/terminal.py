@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 from dask_otel.report import words
+from dask_otel.settings.rule import Rule
 
 #: The smallest width for fitting text to a terminal.
 _NARROW: Final = 60
@@ -64,14 +65,8 @@ def number(
     least: float, most: float, allowed: str, kind: Callable[[str], float] = float
 ) -> Callable[[str], float]:
     """Return the type of an argument: a number within limits, which `allowed` has in words."""
-
-    def read(text: str) -> float:
-        value = kind(text)
-        if not least <= value <= most:
-            raise ValueError
-        return value
-
-    return parsed(read, allowed)
+    rule = Rule(allowed, {"minimum": least, "maximum": most}, kind)
+    return parsed(rule.parse, allowed)
 
 
 def width(most: int, unknown: int = 100) -> int:
