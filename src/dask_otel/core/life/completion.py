@@ -73,6 +73,7 @@ def finish(
     described = cluster.span_facts(span)
     path, links = (path_of(span, stop) if complete else None) or (None, ())
     execute = span.execute_seconds + below.execute_seconds
+    workers = below.workers | span.ran_on
     if path is not None and execute and active_cpu:
         # Seceded tasks run beside the threads: then it is no bound.
         took = stop - span.start
@@ -88,7 +89,7 @@ def finish(
         counts=counts,
         output_bytes=below.output_bytes + sum(f.output_bytes for f in facts),
         group_count=below.groups + len(span.groups),
-        worker_count=len(below.workers | span.ran_on),
+        worker_count=len(workers),
         thread_count=threads,
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - execute),
@@ -118,7 +119,7 @@ def finish(
         graph=described.graph,
     )
     if span.parent is not None:
-        _fold(span, finished, span.parent)
+        _fold(finished, workers, execute, span.parent)
     return finished
 
 
@@ -168,20 +169,17 @@ def _finish_groups(
     return finished, facts, by_group
 
 
-def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
-    """Add a finished span to its parent's sums."""
+def _fold(finished: FinishedSpan, workers: set[str], execute: float, parent: OpenSpan) -> None:
+    """Add a finished span to its parent's sums, and the workers and execute seconds of its tree."""
     into = parent.below
     if into is None:
         into = parent.below = Below()
     into.counts.add(finished.counts)
     into.output_bytes += finished.output_bytes
     into.groups += finished.group_count
-    into.workers |= span.ran_on
-    into.execute_seconds += span.execute_seconds
+    into.workers |= workers
+    into.execute_seconds += execute
     into.seceded += finished.seceded
-    if span.below is not None:
-        into.workers |= span.below.workers
-        into.execute_seconds += span.below.execute_seconds
     into.start = earliest(into.start, finished.first_start or 0.0)
     into.stop = max(into.stop, finished.stop)
     into.result = worst(into.result, finished.result)

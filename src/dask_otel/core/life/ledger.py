@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from heapq import nlargest
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
@@ -31,14 +31,6 @@ from dask_otel.core.records import SpanMemory, Tags
 MAX_PREFIXES: Final = 128
 #: Prefixes of a root that are exported with its peak.
 MAX_AT_PEAK: Final = 8
-
-
-class Owner(Protocol):
-    """A Dask span."""
-
-    id: str
-    name: Tags
-    parent: Any
 
 
 class Ledger:
@@ -58,8 +50,8 @@ class Ledger:
         self._open, self.open_groups = spans, groups
         #: A monotonic clock, in seconds.
         self.clock: Callable[[], float] = float
-        #: Returns the span of a group, if it has one, and the group's prefix.
-        self.owner: Callable[[Any], tuple[Owner | None, str]]
+        #: Returns Dask's span of a group, if it has one, and the group's prefix.
+        self.owner: Callable[[Any], tuple[Any, str]]
         #: By group, the moves that are not in the sums yet, but for those of `came`.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         #: The groups with moves of their own: see `Group.came`.
@@ -110,7 +102,7 @@ class Ledger:
         self.holdings[group] = one
         return one
 
-    def _span(self, owner: Owner) -> SpanSum:
+    def _span(self, owner: Any) -> SpanSum:
         if (known := self._spans.get(owner.id)) is None:
             above = None if owner.parent is None else self._span(owner.parent)
             known = SpanSum(above=() if above is None else (above, *above.above))
