@@ -251,12 +251,14 @@ class Outcomes:
             span.workers[worker] = True
         # The times are corrected (see `clock_offsets`). If a clock was set, that is not enough: no
         # run ends in the future, or starts before its span.
-        start = max(span.start, min(start - max(0.0, stop - now), stop, now))
-        stop = max(span.start, min(stop, now))
-        group.start = earliest(group.start, start)
-        group.stop = max(group.stop, stop)
-        span.first_start = earliest(span.first_start, start)
-        span.last_stop = max(span.last_stop, stop)
+        if not span.start <= start <= stop <= now:
+            start = max(span.start, min(start - max(0.0, stop - now), stop, now))
+            stop = max(span.start, min(stop, now))
+        # Without calls: `max` takes 500 instructions.
+        group.start = group.start if 0.0 < group.start < start else start
+        group.stop = stop if stop > group.stop else group.stop
+        span.first_start = span.first_start if 0.0 < span.first_start < start else start
+        span.last_stop = stop if stop > span.last_stop else span.last_stop
 
     def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
