@@ -360,6 +360,20 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"lost": 3.0, "idle": 0.0, "in_flight": 0.0},
     ),
+    # The worker's event loop was blocked when the first span ended, and the second one began.
+    "late idle is shared by the time for which spans were active": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 2.7),
+            ("span_inactive", "a", 2.7),
+            ("span_active", "b", "b", 2.7),
+            ("task_assigned", "y", "b", 2.7),
+            ("heartbeat", {"y": 0.3}, {"a": 0.5}, 3.0),
+            ("heartbeat", {"y": 0.4}, {"b": 0.4}, 3.5),
+            ("heartbeat", {"y": 0.4}, {"b": 0.5}, 4.0),
+        ],
+        {"idle": 2.2, "idle of a": 2.2 * 2.7 / 3.0, "idle of b": 2.2 * 0.3 / 3.0},
+    ),
     # While the shares of closed intervals are settled.
     "idle is shared among roots, and then among their spans": (
         [
@@ -409,25 +423,6 @@ def test_script(name: str) -> None:
         assert totals.sums["idle"] <= expected["idle"] + CLOSE
     found = totals.sums | {f"idle of {span}": idle for span, idle in totals.span_idle.items()}
     assert {key: found[key] for key in expected} == pytest.approx(expected, abs=CLOSE)
-
-
-def test_late_idle_is_shared_by_the_time_for_which_spans_were_active() -> None:
-    """The worker's event loop was blocked when the first span ended, and the second one began."""
-    accounting, totals = Accounting(0.0, float, float), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    tell(accounting, "task_assigned", "w", "x", "a", 0.0)
-    tell(accounting, "task_done", "w", "x", 0.5, 2.7)
-    accounting.span_inactive("a", 2.7)
-    accounting.span_active("b", "b", 2.7)
-    tell(accounting, "task_assigned", "w", "y", "b", 2.7)
-    accounting.heartbeat("w", {"y": 0.3}, {"a": 0.5}, 3.0)
-    accounting.heartbeat("w", {"y": 0.4}, {"b": 0.4}, 3.5)
-    accounting.heartbeat("w", {"y": 0.4}, {"b": 0.5}, 4.0)
-    totals.add(exported(accounting, 4.0))
-    totals.check()
-    assert totals.sums["idle"] == pytest.approx(2.2)
-    assert totals.span_idle == pytest.approx({"a": 2.2 * 2.7 / 3.0, "b": 2.2 * 0.3 / 3.0})
 
 
 def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
