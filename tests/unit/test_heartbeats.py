@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,21 +49,21 @@ def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> Non
     assert data.reads <= 2
 
 
-@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
-def test_what_no_counter_can_hold_is_in_neither_sum(made: Any, bad: float) -> None:
-    data = {("execute", "0", "inc", of, "seconds"): bad for of in ("thread-cpu", "user")}
-    data["execute", "0", "inc", "user", "seconds"] = 0.5
+@pytest.mark.parametrize(
+    ("bad", "raises", "activities"),
+    [
+        # What no counter can hold is in neither sum.
+        *((bad, nullcontext(), {"user": 0.5}) for bad in (-1.0, float("inf"), float("nan"))),
+        # What comes before a bad value is in both.
+        (0.5, pytest.raises(TypeError), {"thread-cpu": 0.5}),
+    ],
+)
+def test_a_value_is_in_both_sums_or_in_neither(
+    made: Any, bad: float, raises: Any, activities: dict[str, float]
+) -> None:
+    values: dict[str, Any] = {"thread-cpu": bad, "user": None if bad == 0.5 else 0.5}
+    data: Any = {("execute", "0", "inc", of, "seconds"): one for of, one in values.items()}
     seconds: dict[str, float] = {}
-    made._span_deltas("w", data, seconds)
-    assert (seconds, made._time.activities) == ({"0": 0.5}, {"user": 0.5})
-
-
-def test_what_comes_before_a_bad_value_is_in_both_sums(made: Any) -> None:
-    data: Any = {
-        ("execute", "0", "inc", "thread-cpu", "seconds"): 0.5,
-        ("execute", "0", "inc", "user", "seconds"): None,
-    }
-    seconds: dict[str, float] = {}
-    with pytest.raises(TypeError):
+    with raises:
         made._span_deltas("w", data, seconds)
-    assert (seconds, made._time.activities) == ({"0": 0.5}, {"thread-cpu": 0.5})
+    assert (seconds, made._time.activities) == ({"0": 0.5}, activities)
