@@ -13,8 +13,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel._dask.events import ClusterEvents
@@ -36,55 +34,66 @@ ABOUT = {semconv.WORKER_NAME: "w", semconv.WORKER_ADDRESS: "tcp://w:1"}
 # ------------------------------------------------------------------------------- on a worker
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 0.5), st.booleans(), st.integers(1, 9000)), max_size=300),
-    st.integers(1, 4),
+#: When, whether urgent, and the sizes of records for which as many threads find room before the
+#: first of them adds its own.
+Logged = list[tuple[float, bool, list[int]]]
+
+
+@pytest.mark.parametrize(
+    ("logged", "expected"),
+    [
+        # A second after the first record; an urgent one at once, with those before it.
+        ([(n / 2, False, [1]) for n in range(4)], [(1.0, 2, 0), (2.0, 2, 0)]),
+        (
+            [(0.0, False, [1]), (0.5, True, [1]), (0.75, False, [1])],
+            [(0.5, 2, 0), (1.0, 1, 0)],
+        ),
+        # Of urgent ones, five at once and then one a second, of which planned ones are some.
+        (
+            [(n / 64, True, [1]) for n in range(10)],
+            [*((n / 64, 1, 0) for n in range(5)), (1 + 5 / 64, 5, 0)],
+        ),
+        (
+            [(n / 4, True, [1]) for n in range(20)],
+            [
+                *((n / 4, 1, 0) for n in range(6)),
+                *((2.0, 3, 0), (2.5, 1, 0), (3.5, 4, 0), (4.5, 4, 0), (5.5, 2, 0)),
+            ],
+        ),
+        # A quarter is for urgent ones; of threads that find the last places, some lose.
+        ([*[(0.0, False, [1])] * 1000, (0.5, True, [1])], [(0.5, 76, 925)]),
+        ([(0.0, False, [1] * 1000)], [(1.0, 100, 900)]),
+        ([(0.0, False, [9000] * number) for number in (1, 9)], [(1.0, 3, 7)]),
+        ([(0.0, True, [9000] * 10)], [(0.0, 3, 7)]),
+        ([*[(0.0, False, [5000])] * 10, (0.5, True, [5000])], [(0.5, 6, 5)]),
+        ([(n * 1.5, False, [9000] * 3) for n in (0, 1)], [(1.0, 3, 0), (2.5, 3, 0)]),
+    ],
 )
-@example([(0.0, True, 1)] * 120, 2)
 def test_no_record_disappears_and_no_message_is_too_large(
-    logged: list[tuple[float, bool, int]], threads: int
+    logged: Logged, expected: list[tuple[float, int, int]]
 ) -> None:
-    """Whatever is logged when: sent and left out is all; at most one message a second, and five.
+    """Sent and left out is all that was logged: the times of messages, and their numbers."""
+    batch, due, sent = LineBatch(), math.inf, list[tuple[float, int, int]]()
 
-    Each thread finds room before the first of them adds its record.
-    """
-    batch, now, due = LineBatch(), 0.0, None
-    sent: list[tuple[float, dict[str, Any]]] = []
-    found: list[tuple[bool, int]] = []
-
-    def send(planned: bool) -> None:
+    def send(now: float, planned: bool) -> None:
         message = batch.take(now, planned)
         if message is not None:
-            sent.append((now, message))
+            assert len(message[lines.BLOB]) <= lines.MOST_BYTES + 2
+            assert len(json.loads(message[lines.BLOB])) == message[lines.RECORDS]
+            sent.append((now, message[lines.RECORDS], message[lines.LEFT_OUT]))
 
-    def add_found(due: float | None) -> float | None:
-        for urgent, size in found:
-            wait = batch.add(b'"%s"' % (b"x" * size), urgent, now)
-            if wait == 0:
-                send(planned=False)
-            elif wait is not None:
-                assert due is None
-                due = now + wait
-        found.clear()
-        return due
-
-    for pause, urgent, size in logged:
-        if due is not None and now + pause >= due:
-            now, due = due, None
-            send(planned=True)
-        now += pause
-        if not batch.leave_out(urgent):
-            found.append((urgent, size))
-        if len(found) >= threads:
-            due = add_found(due)
-    add_found(due)
-    send(planned=True)
-    assert sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent) == len(logged)
-    for _, message in sent:
-        assert len(message[lines.BLOB]) <= lines.MOST_BYTES + 2
-        assert len(json.loads(message[lines.BLOB])) == message[lines.RECORDS] <= lines.MOST_RECORDS
-    # The last one is the test's own.
-    assert len(sent) - 1 <= now + 6
+    for now, urgent, sizes in logged:
+        if now >= due:
+            send(due, planned=True)
+            due = math.inf
+        found = [size for size in sizes if not batch.leave_out(urgent)]
+        waits = [batch.add(b'"%s"' % (b"x" * size), urgent, now) for size in found]
+        if 0.0 in waits:
+            send(now, planned=False)
+        # One message is planned at most.
+        (due,) = {due, *(now + wait for wait in waits if wait)} - {math.inf} or {math.inf}
+    send(due, planned=True)
+    assert sent == expected
 
 
 def test_the_rate_is_kept_whatever_the_clock_does() -> None:
