@@ -26,6 +26,7 @@ from dask_otel.settings.keys import (
 )
 from dask_otel.settings.reading import differences, flat, read_settings, setting
 from tests.environment import python
+from tests.unit.garbage import Pretender
 
 PACKAGE = Path(module.__file__).parent
 #: Addresses that `otel.trace-url` takes.
@@ -419,6 +420,8 @@ def test_one_error_lists_every_problem():
 
 SECRET = {"OTEL_EXPORTER_OTLP_HEADERS": "s3cret"}
 BEGINS = "a name here must begin with OTEL_."
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
 
 
 @pytest.mark.parametrize(
@@ -449,6 +452,11 @@ BEGINS = "a name here must begin with OTEL_."
         ),
         ({"environment": "s3cret"}, "Allowed: a section with keys below it."),
         # Reported, and not overwritten by the defaults.
+        # A list in itself, and a key that lies about being text.
+        ({"cluster-name": CIRCLE}, "cluster-name = [[...]]"),
+        ({"spans": {"linger": CIRCLE}}, "linger = [[...]]"),
+        ({"metrics": {"name-rules": CIRCLE}}, "name-rules = [[...]]"),
+        ({Pretender("linger"): 1}, "no such key"),
         ({"spans": False}, "otel.spans = False, in the arguments of dask_otel.register, is not"),
         *(
             ({"environment": {name: "s3cret"}}, BEGINS)
