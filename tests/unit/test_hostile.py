@@ -61,6 +61,8 @@ KEYS = st.tuples(
 CHANGES = st.lists(st.tuples(st.lists(hashables, max_size=3).map(tuple), KEYS, numbers), max_size=8)
 
 
+# `make fuzz` goes on with it.
+@settings(max_examples=10)
 @given(st.lists(CHANGES, min_size=2, max_size=2), st.sampled_from([*semconv.METRICS, "odd"]))
 def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str) -> None:
     """The valid one is of the first span; totals never go back, and all values are numbers."""
@@ -107,6 +109,8 @@ LINES = st.lists(
 )
 
 
+# `make fuzz` goes on with it.
+@settings(max_examples=10)
 @given(values, LINES, LINES, st.dictionaries(hashables, values, max_size=4), values)
 def test_a_message_of_garbage_costs_no_good_line(
     message: Any, before: list[Any], after: list[Any], described: dict[Any, Any], of_a: Any
