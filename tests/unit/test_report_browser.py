@@ -197,8 +197,10 @@ async def test_a_long_timeline_draws_what_is_seen_and_is_searched_zoomed_and_fol
 
 
 @looped
-async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, chromium: str) -> None:
-    saved = report_of(traces(*TRAIN, *LOAD)).save(tmp_path / "page.html")
+async def test_a_click_on_the_path_shows_its_task_and_what_happened_is_filtered(
+    tmp_path: Path, chromium: str
+) -> None:
+    saved = report_of(traces(*TRAIN, *LOAD), FILES[1]).save(tmp_path / "page.html")
 
     async with show(chromium, saved) as page:
         links = f"{TIMELINE}.links"
@@ -218,14 +220,8 @@ async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, chromium: str)
         assert tip == "read-21\nNo free thread 31.0 s\nComputing 9.00 s"
         picked = await page.ask("document.querySelector('.picked').textContent")
         assert [text in picked for text in ("read-21", "w1", "31")] == [True] * 3
-
-
-@looped
-async def test_what_happened_is_filtered_by_severity(tmp_path: Path, chromium: str) -> None:
-    saved = report_of(*FILES).save(tmp_path / "page.html")
-    box = "document.querySelector('[data-logs]')"
-    shown = f"{box}.querySelectorAll('tr[data-severity]:not([hidden])').length"
-    async with show(chromium, saved) as page:
+        box = "document.querySelector('[data-logs]')"
+        shown = f"{box}.querySelectorAll('tr[data-severity]:not([hidden])').length"
         assert await page.ask(shown) == 2
         for change, count in (("input').checked = false", 1), ("select').value = '0'", 2)):
             await page.ask(
