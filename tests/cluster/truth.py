@@ -107,12 +107,10 @@ def is_settled(received: Receiver, client: Client) -> bool:
     return True
 
 
-def assert_closed(received: Receiver, over: bool = True, cut: bool = False) -> None:
+def assert_closed(received: Receiver, cut: bool = False) -> None:
     """Check at every export: where the time went, and what is in flight, is what there was.
 
-    An export is sent in several requests. Unless it is over, the newest one is left out, for it may
-    not have arrived as a whole. If the collector had faults that can have `cut` exports in two, the
-    newest one alone is compared.
+    If the collector had faults that can have `cut` exports in two, only the newest one is compared.
     """
     sums: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for point in received.points:
@@ -122,10 +120,8 @@ def assert_closed(received: Receiver, over: bool = True, cut: bool = False) -> N
             at["idle"] = point.value
         if point.metric == "dask.span.idle.time":
             at["span idle"] += point.value
-    if not over:
-        sums.pop(max(sums))
     exports = [at for _, at in sorted(sums.items()) if "dask.cluster.inflight.time" in at]
-    assert exports or not over, "no export had the thread-seconds of the cluster"
+    assert exports, "no export had the thread-seconds of the cluster"
     for at in exports[-1:] if cut else exports:
         went = at["dask.cluster.time"] + at["dask.cluster.inflight.time"]
         there = at["dask.cluster.capacity.time"] + at["dask.cluster.excess.time"]
