@@ -252,9 +252,7 @@ def _partial(world: World) -> str:
             expected += min(2, len(_names(request)))
 
     world.collector.judge = judge
-    world.start()
-    world.work(2)
-    world.all_arrived()
+    world.begin(2)
     with changed(world.collector, partial=(2, "quota of chaos")):
         world.work()
         compare(world)
@@ -282,9 +280,7 @@ def _partial(world: World) -> str:
 def _queue_full(world: World) -> str:
     env = {"OTEL_BSP_MAX_QUEUE_SIZE": "30", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "5"}
     # The number of tasks on the path depends on times.
-    world.start({**env, "DASK_OTEL__SPANS__PATH": "False"})
-    world.work(5)
-    world.all_arrived()
+    world.begin(5, {**env, "DASK_OTEL__SPANS__PATH": "False"})
     # A Dask span, its group, its slowest task.
     records = 3
     before = 5 * records

@@ -42,9 +42,7 @@ def full_disk(world: World, variable: str, file: str = "") -> Iterator[tuple[Pat
     """
     with _small_disk(world.folder) as disk:
         # Each span has a name of its own, and is compared with Dask's by it.
-        world.start({variable: str(disk / file), "DASK_OTEL__METRICS__MAX_NAMES": "5000"})
-        world.work(3)
-        world.all_arrived()
+        world.begin(3, {variable: str(disk / file), "DASK_OTEL__METRICS__MAX_NAMES": "5000"})
         ballast = disk / "ballast"
         with suppress(OSError), ballast.open("wb", buffering=0) as filling:
             while filling.write(bytes(4096)):

@@ -217,9 +217,7 @@ def _sigkill_workers(world: World) -> str:
     "line at the end",
 )
 def _no_descriptors(world: World) -> str:
-    world.start()
-    world.work(3)
-    world.all_arrived()
+    world.begin(3)
     before = resource.prlimit(world.pid, resource.RLIMIT_NOFILE)
     # A closed descriptor frees its number: none is to be had below this one.
     resource.prlimit(world.pid, resource.RLIMIT_NOFILE, (3, before[1]))

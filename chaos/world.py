@@ -160,6 +160,12 @@ class World:
         self.client = Client(address, set_as_default=False)
         self.client.wait_for_workers(workers, timeout=PATIENCE)
 
+    def begin(self, spans: int, env: Mapping[str, str] = _NONE) -> None:
+        """Start all of it, and wait until the first spans have arrived."""
+        self.start(env)
+        self.work(spans)
+        self.all_arrived()
+
     def close(self) -> None:
         """Close the client."""
         if self.client is not None:
