@@ -215,6 +215,37 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(
     assert has_first(profile)
 
 
+def has_naps(profile: Profile) -> bool:
+    return leaves(profile.spans[0])["naps"] > 0
+
+
+def test_the_last_samples_come_before_the_bridge_goes(start: Start, tmp_path: Path) -> None:
+    with profiled(start, tmp_path) as cluster, dask_otel.span("root"):
+        _took(cluster, naps, 2)
+        assert dask_otel.unregister(cluster.client) == "stopped"
+        (path,) = tmp_path.glob("*-profile.pb.gz")
+    profile = decoded(path.read_bytes())
+    assert (profile.about["complete"], profile.about["cut_off"]) == (True, [])
+    assert leaves(profile.spans[0])["naps"] == pytest.approx(2.0, abs=0.2)
+
+
+def test_a_profile_says_that_nobody_read_the_last_samples(start: Start, tmp_path: Path) -> None:
+    folder, ours = tmp_path / "files", tmp_path / "ours"
+    ours.mkdir()
+    with profiled(start, folder) as cluster, dask_otel.span("root"):
+        (address,) = cluster.scheduler.workers
+        _took(cluster, naps, 2)
+        written(folder, has_naps)
+        future = cluster.client.submit(waits, str(ours))
+        eventually(lambda: [*ours.iterdir()], what="the task")
+        # Dask takes the plugin from the bridge, which does not know.
+        cluster.client.unregister_scheduler_plugin("dask-otel")
+        profile = written(folder, is_complete)
+        (ours / "enough").touch()
+        future.result()
+    assert profile.about["cut_off"] == [address]
+
+
 def blocks(dask_scheduler: Any) -> None:
     began = time.perf_counter()
     while time.perf_counter() - began < 0.1:

@@ -102,7 +102,7 @@ def test_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
     out, err = said(capsys, tmp_path)
     assert out.splitlines()[-4:] == [
         "etl had not ended when its profile was written: the rest is missing.",
-        "2 workers of etl ended unexpectedly: their last samples are missing.",
+        "The last samples of 2 workers of etl are missing.",
         "No room was left for 7 samples of etl: they are missing.",
         "1.50 s of etl had no room: they are at their task prefix.",
     ]

@@ -200,7 +200,19 @@ class SchedulerAdapter:
             self.task_events.close(now)
         with self.boundary.guarding("events"):
             self.events.close(now, self.removed)
+            if self._profiles is not None:
+                self._profiles.close()
         self.lifecycle.close(now, "unknown" if self.removed else "error")
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether workers will still send something about work that has ended."""
+        return bool(self.lifecycle.settling) or (
+            # Those of a scheduler that closes do not know yet.
+            self._profiles is not None
+            and self.scheduler.status not in _ENDING
+            and bool(self._profiles.silent)
+        )
 
     def detach(self, exported: bool = True) -> None:
         """Restore Dask's methods, and release its objects.

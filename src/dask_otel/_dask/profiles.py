@@ -64,6 +64,17 @@ class WorkerProfiles:
             return None
         return span.identity, (span.above[-1] if span.above else span).identity
 
+    @property
+    def silent(self) -> set[str]:
+        """The workers whose last message has not come."""
+        return {*self._scheduler.workers} - self._done
+
+    def close(self) -> None:
+        """Say whose last samples nobody will read: they run tasks now."""
+        for address in self.silent:
+            if self._scheduler.workers[address].processing:
+                self._put(CutOff(address))
+
     def worker_removed(self, address: str) -> None:
         """Say that a worker has gone, unless it has said good-bye."""
         if address in self._done:

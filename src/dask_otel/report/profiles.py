@@ -217,7 +217,7 @@ def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
         left_out = words.counted(about.get("left_out", 0), "sample")
         folded = words.seconds(about.get("folded_seconds", 0.0))
         gaps = {
-            "cut_off": f"{gone} of {name} ended unexpectedly: their last samples are missing.",
+            "cut_off": f"The last samples of {gone} of {name} are missing.",
             "left_out": f"No room was left for {left_out} of {name}: they are missing.",
             "folded_seconds": f"{folded} of {name} had no room: they are at their task prefix.",
         }

@@ -310,12 +310,12 @@ class Bridge:
             self._release()
 
     async def _last_words(self, deadline: float) -> None:
-        """Wait a moment for heartbeats with metrics of finished work."""
+        """Wait a moment for metrics of finished work, and for the last samples of workers."""
         until = min(deadline, clocks.monotonic() + LAST_WORDS)
         # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
             self._tick(most=None)
-        await waited(lambda: not self.adapter.lifecycle.settling, until)
+        await waited(lambda: not self.adapter.awaiting, until)
 
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:

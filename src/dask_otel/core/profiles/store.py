@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class CutOff(NamedTuple):
-    """A worker has ended without its last message."""
+    """The last message of a worker has not come, and will not."""
 
     worker: str
 
