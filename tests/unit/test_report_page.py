@@ -55,6 +55,7 @@ def test_hostile_text_is_shown_and_never_markup_nor_a_link(hostile: str) -> None
     assert hostile.count("<script") == tame.count("<script")
     escaped = "&lt;/script&gt;&lt;script&gt;window.pwned=1"
     assert (escaped in hostile, EVIL in hostile) == (True, False)
+    assert hostile.count("<h2>Tasks on the path</h2>") == 1
     # It is there for the timeline, as data.
     assert json.dumps(EVIL)[1:-1] in "".join(after.packed)
     # Only addresses of the web are links.
