@@ -229,14 +229,13 @@ class Destination:
         """Log the records that could not be exported before the end."""
         if not self._no_server:
             # Without a reason, there was no answer yet.
-            reason = f". The last reason: {self.reason}" if sink in self._failing else ""
+            why = f": {self.reason}" if sink in self._failing else f" within {self.within}"
             logger.log(
                 max(logging.INFO, self._level(sink, self._kind or "absent") or 0),
-                "dask-otel: %s could not be exported to %s within %s%s",
+                "dask-otel: %s could not be exported to %s%s",
                 what,
                 self.name,
-                self.within,
-                reason,
+                why,
             )
 
     def _level(self, sink: Sink, kind: str) -> int | None:
