@@ -214,6 +214,13 @@ def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life() -> None:
     ended = span(14, r"etl/1\/2/fit", parent=5, start=62, seconds=40)
     etl, half, _ = run_of(traces(marker, later, below, ended)).of_type("span")
     assert (etl.seconds, half.seconds) == (102.0, 41.0)
+    # Of its start alone, no duration is known.
+    report = report_of(traces(span(15, "z", parent=6, seconds=1e-9, kind="marker")))
+    (alone,) = report.runs[0].of_type("span")
+    assert (alone.lasted, etl.lasted) == (None, 102.0)
+    assert report.to_dict()["runs"][0]["traces"][0]["seconds"] is None
+    # Of the run, it was observed for that long.
+    assert (report.text().count("<1 ms"), report.html().count("&lt;1 ms")) == (1, 1)
     # One that was exported in the end is what it is.
     spans = run_of(traces(marker, later, ROOT)).of_type("span")
     assert [(one.name, one.unfinished) for one in spans] == [("etl", False)]

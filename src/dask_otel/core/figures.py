@@ -9,6 +9,9 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def seconds(value: float) -> str:
     """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
+    if value >= 3599.5:
+        hours, minutes = divmod(round(value / 60), 60)
+        return f"{hours:,} h {minutes:02} m"
     if value >= 119.95:
         minutes, rest = divmod(round(value), 60)
         return f"{minutes:,} m {rest:02} s"

@@ -97,7 +97,7 @@ def _run(account: Account) -> dict[str, Any]:
                 "trace_id": span.trace_id,
                 "span_id": span.span_id,
                 "start": span.start_ns / 1e9,
-                "seconds": span.seconds,
+                "seconds": span.lasted,
                 "waited": span.number(semconv.SPAN_QUEUE_TIME),
                 "result": span.text(semconv.SPAN_RESULT) or None,
                 "unfinished": span.unfinished,

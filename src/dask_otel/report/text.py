@@ -258,7 +258,7 @@ class _Trace:
         queue = semconv.TASK_QUEUE_TIME if span.type == "task" else semconv.SPAN_QUEUE_TIME
         result = span.result.rpartition(", ")[2] or ("failure" if span.failed else "")
         values = (
-            words.seconds(span.seconds),
+            words.known(span.lasted),
             words.known(span.number(queue)),
             words.whole(span.number(semconv.TASK_COUNT)),
             result,

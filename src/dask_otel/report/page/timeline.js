@@ -11,6 +11,10 @@ async function unpack(text) {
 }
 
 function seconds(value) {
+  if (value >= 3599.5) {
+    const whole = Math.round(value / 60);
+    return Math.floor(whole / 60).toLocaleString("en") + " h " + String(whole % 60).padStart(2, "0") + " m";
+  }
   if (value >= 119.95) {
     const whole = Math.round(value);
     return Math.floor(whole / 60) + " m " + String(whole % 60).padStart(2, "0") + " s";
@@ -19,6 +23,11 @@ function seconds(value) {
   if (value >= 0.9995) return value.toFixed(2) + " s";
   if (value >= 0.0005) return (value * 1000).toFixed(0) + " ms";
   return value === 0 ? "0 s" : "<1 ms";
+}
+
+// Of a span that has its start alone (flag 2), nothing is known.
+function lasted(start, end, flags) {
+  return flags & 2 && end - start < 5e-4 ? "" : seconds(end - start);
 }
 
 function element(tag, text, className) {
@@ -327,7 +336,7 @@ class Timeline {
       });
     }
     ctx.restore();
-    const label = seconds(end - start), room = ctx.measureText(label).width + 8;
+    const label = lasted(start, end, flags), room = ctx.measureText(label).width + 8;
     ctx.fillStyle = c.dim;
     if (x + width + room < this.width && x + width > this.labels) ctx.fillText(label, x + width + 5, middle);
   }
@@ -453,7 +462,8 @@ class Timeline {
     if (description) { this.say(event, description); return; }
     if (index < 0) { this.tip.hidden = true; return; }
     const [, , kind, name, start, end, flags, queue] = this.data.rows[index];
-    let text = name + "\n" + seconds(end - start) + ", from " + seconds(start);
+    const known = [lasted(start, end, flags), "from " + seconds(start)];
+    let text = name + "\n" + known.filter(Boolean).join(", ");
     if (link) {
       text = name;
       link.parts.forEach((part, number) => { if (part >= 5e-4) text += "\n" + this.data.pathParts[number][0] + " " + seconds(part); });
@@ -492,7 +502,7 @@ class Timeline {
       body.append(line);
     };
     add("start", new Date(this.data.start + row[4] * 1000).toISOString() + "  (" + seconds(row[4]) + ")");
-    add("duration", seconds(row[5] - row[4]));
+    add("duration", lasted(row[4], row[5], row[6]));
     const attributes = row[8];
     for (let place = 0; place < attributes.length; place += 2) {
       add(this.data.keys[attributes[place]], this.value(attributes[place + 1]));

@@ -95,6 +95,11 @@ class Span:
         return max(0, self.end_ns - self.start_ns) / 1e9
 
     @property
+    def lasted(self) -> float | None:
+        """Its seconds; None if only its start is known."""
+        return None if self.unfinished and self.end_ns - self.start_ns <= 1 else self.seconds
+
+    @property
     def result(self) -> str:
         """Its result in words; empty if it was not exported."""
         if self.unfinished:
