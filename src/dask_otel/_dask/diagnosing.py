@@ -77,8 +77,7 @@ def diagnosis(
             span.restrictions[prefix] = group.restriction
         own_parts = {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took}
         sums = group_sums(cast("TaskGroup", group.source), group.before)
-        computed = sums.durations.get("compute", 0.0)
-        of_group = group.name, group.tasks, group.memory, computed
-        span.links.append(link_of(prefix, own_parts, *of_group, queued=TaskRun(*step.run).queued))
+        known = group.name, group.tasks, group.memory, sums.durations.get("compute", 0.0)
+        span.links.append(link_of(prefix, own_parts, *known, queued=TaskRun(*step.run).queued))
     facts = Facts(took, {name: root}, [span], failed=whole.counts.erred)
     return tuple(asdict(one) for one in diagnose(facts))

@@ -9,12 +9,10 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def seconds(value: float) -> str:
     """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
-    if value >= 3599.5:
-        hours, minutes = divmod(round(value / 60), 60)
-        return f"{hours:,} h {minutes:02} m"
     if value >= 119.95:
-        minutes, rest = divmod(round(value), 60)
-        return f"{minutes:,} m {rest:02} s"
+        unit, large, small = (60, "h", "m") if value >= 3599.5 else (1, "m", "s")
+        whole, rest = divmod(round(value / unit), 60)
+        return f"{whole:,} {large} {rest:02} {small}"
     if value >= 9.995:
         return f"{value:.1f} s"
     if value >= 0.9995:

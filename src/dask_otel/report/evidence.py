@@ -403,8 +403,7 @@ def _add_group(
                 and (task.text(semconv.SPAN_ID), task.text(semconv.TASK_KEY)) not in interrupted
             )
             known = link(task), of, int(count), results, compute, worker, again, free(task)
-            queued = task.number(semconv.TASK_QUEUE_TIME)
-            entry.links.append(link_of(name, *known, queued))
+            entry.links.append(link_of(name, *known, task.number(semconv.TASK_QUEUE_TIME)))
 
 
 def _root_of(span: Span) -> str:

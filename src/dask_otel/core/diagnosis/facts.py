@@ -49,9 +49,9 @@ def link_of(
     """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
     others = max(0.0, computed - parts.get("compute", 0.0))
     mean = others / (results - 1) if results > 1 else None
-    waits = sum(parts.values()) - parts.get("uneven", 0.0) - parts.get("compute", 0.0)
-    queue = max(0.0, (queued or 0.0) - waits)
-    return Link(prefix, parts, group, alike, mean, worker, again, free, queue)
+    waits = (took for part, took in parts.items() if part not in ("uneven", "compute"))
+    rest = max(0.0, (queued or 0.0) - sum(waits))
+    return Link(prefix, parts, group, alike, mean, worker, again, free, rest)
 
 
 class SlowWorkers(NamedTuple):
