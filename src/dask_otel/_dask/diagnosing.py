@@ -49,6 +49,7 @@ def diagnosis(
     span = SpanFacts(name, name, parts=bounds, tasks=whole.counts.tasks)
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
+    span.queue = max(0.0, whole.first_start - start)
     threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
     for one in spans:
         for key, value in one._cumulative_worker_metrics.items():
