@@ -95,7 +95,7 @@ _READING = """
   as many calls of nothing, after 20 small spans. It is no difference of two whole runs as in row
   15: that of independent tasks would be negative, because the event loop does not free the records
   that the log keeps. A thread frees them, after it has made text of them, which is in no figure
-  here. A run takes about 15 to 20 bytes of [the file](files.md#graph-logs); a test makes sure that
+  here. A run takes about 18 to 23 bytes of [the file](files.md#graph-logs); a test makes sure that
   it takes at most 100.
 - **The ledger of memory** (row 17): instructions as in row 15, while results in memory are followed
   and while they are not. A result that comes takes a multiplication by the time and two additions,

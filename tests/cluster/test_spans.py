@@ -64,11 +64,14 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
     ended = Counter(graph.runs["outcome"])
     assert ended == {"m": root.attributes["dask.task.memory.count"], "r": ended["r"]}
     assert ended["r"] == root.attributes["dask.task.rescheduled.count"]
+    interval = parse_timedelta(
+        dask.config.get("distributed.scheduler.work-stealing-interval"), "ms"
+    )
+    assert 0.0 <= graph.scheduler["stealing_at"] < interval
     assert graph.scheduler == {
         "stealing": True,
-        "stealing_interval": parse_timedelta(
-            dask.config.get("distributed.scheduler.work-stealing-interval"), "ms"
-        ),
+        "stealing_at": graph.scheduler["stealing_at"],
+        "stealing_interval": interval,
         "saturation": 1.1,
         "unknown_duration": 0.5,
         "bandwidth": 1e8,

@@ -148,6 +148,16 @@ def test_a_replay_begins_with_what_the_scheduler_knew(
     assert abs(before / took - 1) > 0.1
 
 
+def test_the_replay_of_several_workers_is_what_happened(tmp_path: Path) -> None:
+    """Hashes and moments of stealing are recorded; not which copies of results workers keep."""
+    off = list[float]()
+    for seed, shape in enumerate([(2, 2), (2, 2), (2, 2, 2), (1, 1, 1, 1)] * 2):
+        graph = recorded(tmp_path / f"{seed}", partial(mixed, seed), *shape)
+        found = replayed(plan(graph, Experiment("as it was"))).seconds
+        off.append(abs(found - (graph.stop - graph.start)))
+    assert sum(one < EXACT for one in off) >= 5, off
+
+
 def test_replays_with_several_workers_are_as_real_runs_with_other_chance(tmp_path: Path) -> None:
     """Both leave the order of sets and the moments of stealing to chance.
 

@@ -306,10 +306,12 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
 
 @pytest.mark.parametrize(("place", "took"), [(0, 4.0), (1, 4.0), (2, 5.0)])
 def test_tasks_are_sent_in_the_recorded_order(place: int, took: float) -> None:
-    # Two threads begin with the first two, whatever their priorities are.
+    # Two threads begin with the last two in Dask's set, whatever their priorities are.
     first = [{"task": task, "seconds": 1.0} for task in (0, 1)]
     first.insert(place, {"task": 2, "seconds": 3.0})
-    last = {"task": 3, "before": [0, 1, 2], "sent": 5.0}
+    for number, one in enumerate(first):
+        one["hash"] = 7 - number
+    last = {"task": 3, "before": [0, 1, 2], "sent": 5.0, "hash": 0}
     assert seconds(graph(*first, last, workers=(2,))) == near(took)
 
 

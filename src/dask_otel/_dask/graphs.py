@@ -105,7 +105,7 @@ class Graphs:
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before these logs."""
         about = ws.name, ws.address, ws.host, ws.nthreads, {**ws.resources}
-        self._workers[ws.address] = GraphWorker(*about, when)
+        self._workers[ws.address] = GraphWorker(*about, when, hash(ws))
         self._resources[ws.address] = ws.resources
 
     def worker_removed(self, address: str) -> None:
@@ -196,6 +196,7 @@ class Graphs:
             log.scheduler = {
                 "stealing": "stealing" in known.extensions,
                 "stealing_interval": stealing and stealing.callback_time / 1000,
+                "stealing_at": _first(stealing, time() - span.start),
                 "saturation": saturation if saturation < inf else None,
                 "unknown_duration": known.UNKNOWN_TASK_DURATION,
             }
@@ -207,6 +208,15 @@ class Graphs:
         for group in span.groups:
             self._parts.pop(group, None)
             self.submissions.pop(group.source, None)
+
+
+def _first(periodic: Any, now: float) -> float | None:
+    """Return when a periodic callback was due first, by a clock that shows `now`."""
+    due = getattr(periodic, "_next_timeout", None)
+    if due is None:
+        return None
+    first: float = (now + due - periodic.io_loop.time()) % (periodic.callback_time / 1000)
+    return first
 
 
 def _restriction(task: TaskState) -> Restriction | None:

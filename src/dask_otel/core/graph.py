@@ -44,6 +44,9 @@ BLOCK: Final = 1000
 #: Runs to sort, and entries of a column in a piece of text: more would hold the GIL for long.
 _PIECE: Final = 500
 
+#: Of a hash, what decides the order of a set of up to 40,000 objects.
+_BITS: Final = 0xFFFF
+
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
 
@@ -68,6 +71,7 @@ class Row(NamedTuple):
     outcome: str
     restriction: int
     seceded: float | None
+    hash: int | None = None
 
 
 def graph_line(
@@ -120,6 +124,7 @@ def graph_line(
                 "resources": _amounts(one.resources.items()),
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
+                "hash": one.hash & _BITS,
             }
             for one in log.workers
         ],
@@ -210,7 +215,7 @@ class _Numbers:
             self.durations.append(_known(dict(first.durations).get(part.prefix, -1.0)))
             self.bandwidth = self.bandwidth or _known(first.bandwidth)
         limit = of.limits.get(it.key)
-        before = sorted([self.tasks[one] for one in needs if one in self.tasks])
+        before = [self.tasks[one] for one in needs if one in self.tasks]
         self.outside += len(needs) - len(before)
         seconds = it.seconds or it.stop - it.start
         # Of a run without a result, the times may be unknown.
@@ -235,6 +240,7 @@ class _Numbers:
             outcome,
             -1 if limit is None else _number(self.restrictions, limit),
             None if seceded is None else _finite(seceded),
+            hash(it.key) & _BITS,
         )
 
     def _worker(self, name: object, when: float) -> int:

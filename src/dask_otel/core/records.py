@@ -257,6 +257,8 @@ class GraphWorker(NamedTuple):
     threads: int
     resources: Mapping[str, Any]
     came: float
+    #: Of Dask's object for it, which decides its place in Dask's sets.
+    hash: int = 0
     went: float | None = None
 
 

@@ -11,16 +11,19 @@ import asyncio
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
 
 import dask
 from dask._task_spec import Task as Spec
 from dask._task_spec import TaskRef
+from dask.sizeof import sizeof
 from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.worker_state_machine import SecedeEvent
+from distributed.scheduler import TaskState as SchedulerTask
+from distributed.scheduler import WorkerState
+from distributed.worker_state_machine import SecedeEvent, TaskState
 
 from dask_otel.core.graph import Row
 from dask_otel.lab.clock import Machine, Stuck
@@ -48,16 +51,9 @@ class Result(int):
 
     __slots__ = ()
 
-    def __sizeof__(self) -> int:
-        return int(self)
 
-
-class _InOrder(set[Any]):
-    """Tasks that Dask looks at in the order of the recorded run, and not in one of hashes."""
-
-    def __iter__(self) -> Iterator[Any]:
-        # It begins with the last one.
-        return iter(sorted(super().__iter__(), key=_sent, reverse=True))
+# Python's own size of an object would have 16 bytes for its garbage collector, too.
+sizeof.register(Result, int)
 
 
 #: The replay that runs. There is one at a time in a process.
@@ -73,8 +69,14 @@ def _priority(key: Key) -> int:
     return -_current[0].plan.tasks[key].rank
 
 
-def _sent(state: Any) -> int:
-    return _current[0].plan.tasks[state.key].sent
+def _place(name: Any, usual: int) -> int:
+    """Return the hash of a task or a worker, which gives it its place in Dask's sets."""
+    return _current[0].places.get(name, usual) if _current else usual
+
+
+WorkerState.__hash__ = lambda ws: _place(ws.address, ws._hash)
+SchedulerTask.__hash__ = lambda task: _place(task.key, task._hash)
+TaskState.__hash__ = lambda task: _place(task.key, hash(task.key))
 
 
 def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
@@ -93,7 +95,7 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
         If the run does not end; the message says why.
     """
     replay = _Replay(plan, tick)
-    _current[:] = [replay]
+    _current.append(replay)
     rows = (row for task in plan.tasks.values() for row in task.runs)
     busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
     longest = 1000 + 10 * (busy + sum(one.gap for one in plan.submissions.values()))
@@ -104,6 +106,8 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
         )  # fmt: skip
     except Stuck as error:
         raise Stuck(replay.lack or f"it had not ended after {longest:,.0f} s") from error
+    finally:
+        _current.clear()
     capacity = sum(
         one.threads * max(0.0, min(seconds, one.went) - one.came) for one in plan.workers
     )
@@ -133,6 +137,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self._over = threading.Event()
         #: The workers by their addresses, and when they have begun by their numbers.
         self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
+        #: By the keys of tasks and the addresses of workers.
+        self.places: dict[object, int] = {key: one.hash for key, one in plan.tasks.items()}
+        self.places |= {address: one.hash for address, one in self._workers.items()}
         self._ready: dict[int, float] = {}
         self._where = {key: number for number, one in submissions for key in one.results}
         self._cluster: Cluster
@@ -147,7 +154,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             state, task = scheduler.tasks[key], plan.tasks[key]
             # Equal priorities stay equal, whatever Dask adds.
             state.priority, state.retries = (task.rank,), len(task.runs)
-            state.dependencies = _InOrder(state.dependencies)
+            # In the recorded order.
+            state.dependencies = {scheduler.tasks[one] for one in task.before}
             if task.runs[-1].restriction >= 0:
                 limit, there = plan.restrictions[task.runs[-1].restriction], [*self._workers]
                 workers = {there[one % len(there)] for one in limit["workers"] or ()}
@@ -219,7 +227,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         assert thread is not None
         # The recorded times have the wait for Dask's next batch of messages already.
         cluster.client.scheduler_comm.interval = 0.0
-        thread.sleep(plan.begins)
+        thread.sleep(plan.begins - loop.now)
         # Before that, no message can arrive.
         self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):

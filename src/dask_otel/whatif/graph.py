@@ -46,13 +46,15 @@ class Graph:
         if line.get("version", VERSION) != VERSION:
             raise ValueError(f"it has version {line['version']}, and this release reads {VERSION}")
         graph = cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
-        if missing := [name for name in Row._fields if name not in graph.runs]:
+        needed = [name for name in Row._fields if name not in Row._field_defaults]
+        if missing := [name for name in needed if name not in graph.runs]:
             raise ValueError(f"columns of its runs are missing: {', '.join(missing)}")
         return graph
 
     def rows(self) -> list[Row]:
         """Return the runs, in the order in which they were sent to workers."""
-        return [*map(Row._make, zip(*(self.runs[name] for name in Row._fields), strict=True))]
+        known = [self.runs[name] for name in Row._fields if name in self.runs]
+        return [Row(*one) for one in zip(*known, strict=True)]
 
 
 def read_graphs(source: Path | str | bytes) -> list[Graph]:

@@ -56,8 +56,8 @@ class Task(NamedTuple):
     #: Its runs one after the other, as changed; the last one again if a result is lost. None is
     #: lost with a worker: workers are lost, not runs.
     runs: Sequence[Row]
-    #: When it was sent to a worker, as a number: with those before it, of the first of them.
-    sent: int
+    #: What decides its place in Dask's sets.
+    hash: int
 
 
 class Submission(NamedTuple):
@@ -87,6 +87,8 @@ class Worker(NamedTuple):
     #: By the number of a prefix, as far as both are known: the seconds of its tasks here, and those
     #: of as many tasks on other workers; empty if it is as fast as others.
     slowness: Slowness
+    #: What decides its place in Dask's sets.
+    hash: int
 
 
 class Plan(NamedTuple):
@@ -160,17 +162,13 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         )
 
     tasks: dict[Key, Task] = {}
-    for number, (task, runs) in enumerate(ran.items()):
+    for task, runs in ran.items():
         own = [*map(changed, runs[-1:] if "failures" in without else runs)]
         before = [key for other in runs[-1].before for key in keys.get(other, ())]
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
-        # Those that the same submission brought; its order is Dask's.
-        brought = [
-            tasks[key].sent for key in before
-            if key in tasks and tasks[key].runs[0].submission == own[0].submission
-        ]  # fmt: skip
-        sent = min([number, *brought])
-        tasks.update(dict.fromkeys(keys[task], Task(before, rank, own, sent)))
+        for piece, key in enumerate(keys[task]):
+            known = None if order or piece else runs[-1].hash
+            tasks[key] = Task(before, rank, own, hash(key) if known is None else known)
     latency = way - pause
     # Of each worker, the first task comes last.
     startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
@@ -180,8 +178,8 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         rest = 0.0
     wire = _wire(fetched, latency, inf if "transfers" in without else change.bandwidth)
     scheduler = {
-        "stealing": True, "stealing_interval": 1.0, "saturation": 1.1, "unknown_duration": 0.5,
-        **host.scheduler,
+        "stealing": True, "stealing_interval": 1.0, "stealing_at": None,
+        "saturation": 1.1, "unknown_duration": 0.5, **host.scheduler,
     }  # fmt: skip
     interval = scheduler["stealing_interval"] or 1.0
     faster, split = change.faster, change.split
@@ -204,10 +202,13 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         }
     return Plan(
         tasks, submissions,
-        _workers(host, theirs, change, startups, {} if "slow-worker" in without else slowness),
+        _workers(
+            host, theirs, change, startups, {} if "slow-worker" in without else slowness, order
+        ),
         graph.restrictions, latency, wire, rest, config, is_even,
-        # For the first time after half of it, a sixth, or five sixths.
-        interval * (ceil(1.0 / interval) + 0.5 + order / 3),
+        # They steal as they did, or a third or two thirds of it earlier.
+        interval * (ceil(1.0 / interval) + 1 + order / 3) - latency
+        - (interval / 2 if scheduler["stealing_at"] is None else scheduler["stealing_at"]),
     )  # fmt: skip
 
 
@@ -245,6 +246,7 @@ def _workers(
     change: Experiment,
     startups: Mapping[int, float],
     slowness: Mapping[int, Slowness],
+    order: int,
 ) -> list[Worker]:
     known, lost = [], losers(rows)
     for number, one in enumerate(graph.workers):
@@ -253,12 +255,17 @@ def _workers(
         if went >= graph.stop - graph.start or (is_lost and "failures" in change.without):
             went = inf
         about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, is_lost
-        known.append(Worker(*about, startups.get(number, 0.0), slowness.get(number, {})))
+        place = hash((number, order)) if order else one.get("hash", number)
+        known.append(Worker(*about, startups.get(number, 0.0), slowness.get(number, {}), place))
     if change.workers is None:
         return known
     return [
         known[number % len(known)]._replace(
-            threads=threads, came=0.0, went=inf, slowness=slowness.get(number, {})
+            threads=threads,
+            came=0.0,
+            went=inf,
+            slowness=slowness.get(number, {}),
+            hash=known[number].hash if number < len(known) else hash((number, order)),
         )
         for number, threads in enumerate(change.workers)
     ]
