@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
 from dask_otel import _wire
+from tests.cluster import tasks
+from tests.cluster.processes import cluster
 from tests.cluster.test_first_minute import README, block
 from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.unreconciled("nothing is exported"),
+    # One process of the tests starts the server that forks workers.
+    pytest.mark.xdist_group("forked"),
 ]
 
 OPTIONS: dict[str, Any] = {
@@ -48,6 +55,39 @@ def test_the_lines_of_the_readme_on_a_local_cluster(
     assert said[-1].strip() == "run.html"
     headline = next(line for line in said if line.strip() and not line.startswith((" ", "20")))
     assert headline in page
+
+
+def test_processes_that_another_client_uses_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work_of_another() -> None:
+        with span("theirs"):
+            wait(another.map(time.sleep, [0.02] * 20, pure=False))
+
+    with cluster(tmp_path, forked=True) as made:
+        made.start_scheduler()
+        made.start_worker("a")
+        made.start_worker("b")
+        with Client(made.address) as another, Client(made.address) as client:
+            client.wait_for_workers(2)
+            side = threading.Thread(target=work_of_another)
+            with dask_otel.performance_report(tmp_path / "run.html", client=client) as block:
+                side.start()
+                assert client.gather(client.map(tasks.double, range(20))) == [*range(0, 40, 2)]
+                # Some of it is within the block.
+                side.join()
+            plugins = client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.plugins])
+            assert "dask-otel" not in plugins
+    assert block.report is not None
+    (run,) = block.report.runs
+    assert {one.label for one in run.of_type("span")} == {"run (this block)", "theirs"}
+    (account,) = block.report.accounts()
+    # Those of both clients.
+    assert account.outcomes == {"memory": 40}
+    page = unescape((tmp_path / "run.html").read_text(encoding="utf-8"))
+    said = capfd.readouterr().err.splitlines()
+    assert str(tmp_path / "run.html") in said[-1]
+    assert account.diagnoses[0].title in page
 
 
 def test_a_client_that_is_closed_in_the_block(caplog: pytest.LogCaptureFixture) -> None:
