@@ -45,12 +45,11 @@ Places = Mapping[tuple[str, str], list[str]]
 
 #: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
-    "lifecycle": "phase busy holds active open_children quiet_since",
+    "lifecycle": "phase busy holds active open_children quiet_since groups",
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
-    "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
-    "start stop",
-    "tasks": "requested came moment",
-    "ledger": "heartbeats_before work_done worker_peak results",
+    "dropped_incidents tasks memory erred cancelled retried rescheduled blamed start stop",
+    "tasks": "requested seceded lost recomputed",
+    "ledger": "heartbeats_before worker_peak results came moment",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
@@ -68,7 +67,9 @@ OTHERS = {
     ("trace", "trace"),
 }  # fmt: skip
 #: By file, what it changes beside the owner: for each task, without a call.
-SHARED = {("tasks", slot) for slot in ("tasks", "memory", "unfinished", "workers")}
+SHARED = {
+    ("tasks", slot) for slot in ("tasks", "memory", "unfinished", "workers", "came", "moment")
+}
 #: Methods that change the object they belong to.
 _CHANGE = (
     "append", "add", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem",

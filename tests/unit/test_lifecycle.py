@@ -193,7 +193,7 @@ def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
     ident = Generations(make_limits()).first("s", ("s",), (), None)
     span = OpenSpan(0.0, (), ident, False)
     for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
-        span.workers[worker] = ran or span.workers.get(worker, False)
+        span.reported(worker, ran)
     for activity in ("thread-cpu", "executor"):
         span.activities[activity] = 1.5
     assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)

@@ -224,7 +224,7 @@ class SchedulerAdapter:
             seen = len(self.spans.extension.spans)
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
-        self.spans.groups.clear()
+        self.spans.release()
         self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
@@ -315,7 +315,7 @@ class SchedulerAdapter:
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
-        self.spans.requested = {}
+        self.spans.submission_over()
         if self.blocks.leaving:
             with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)
@@ -381,9 +381,8 @@ class SchedulerAdapter:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account for its time; hold it open if a client is in its block."""
-        # The unexported seconds of an earlier generation will be added to this one: it owes them.
-        idle, capacity = self.time.accounting.pending(span.identity.dask_id)
-        span.idle, span.capacity = -idle, -capacity
+        # The unexported seconds belong to an earlier generation.
+        span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
     def span_activity(self, span: OpenSpan) -> None:

@@ -147,7 +147,7 @@ class Heartbeats:
                 activities[activity] = activities.get(activity, 0.0) + value
         for span_id, metered in seconds.items():
             if (span := open_spans.get(span_id)) is not None:
-                span.workers[worker] = metered > 0.0 or span.workers.get(worker, False)
+                span.reported(worker, metered > 0.0)
         if not seconds.keys() <= open_spans.keys():
             self._late(data)
 

@@ -44,6 +44,8 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
+        #: The scheduler's clients by their ids.
+        self.clients = adapter.scheduler.clients
         #: Set at the next change; None while nobody waits.
         self._changed: asyncio.Event | None = None
         self._closed = False

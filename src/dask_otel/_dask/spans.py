@@ -61,7 +61,7 @@ class DaskSpans:
         if self._memory is not None:
             self._memory.open_groups, self._memory.owner = self.groups, self._owner
             self._memory.clock = monotonic
-        #: By group, the span that the client requested in the present submission; until a tick.
+        #: By group, the span that the client requested in the present submission.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
         self._seen = 0
@@ -107,6 +107,14 @@ class DaskSpans:
                     began = dask_span.start
         span.unknown = True
         self._lifecycle.outcomes.taken_in(self._add_group(span, group), count, now, began)
+
+    def release(self) -> None:
+        """Release Dask's objects."""
+        self.groups.clear()
+
+    def submission_over(self) -> None:
+        """Forget the facts of the last submission."""
+        self.requested = {}
 
     def annotate_all(self) -> None:
         """Write the contexts of all tasks that have not run.

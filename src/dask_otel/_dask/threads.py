@@ -145,8 +145,7 @@ class ThreadTime:
                 if shares is idle:
                     batches.open.add(semconv.SPAN_IDLE_TIME.name, tags, value=seconds)
                 if span is not None:
-                    span.idle += seconds if shares is idle else 0.0
-                    span.capacity += seconds
+                    span.credit(seconds if shares is idle else 0.0, seconds)
             yield
         self._closed = None
 

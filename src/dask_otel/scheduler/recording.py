@@ -90,7 +90,7 @@ class Recording:
 
     def tick(self) -> None:
         """Forget the clients that are gone, and hand over metrics if it is time."""
-        clients = self._adapter.scheduler.clients
+        clients = self._settled.clients
         for name in [one for one, client in self.holders.items() if client not in clients]:
             self.drop(name)
         if self._hand_over.recorded is not None and clocks.monotonic() - self._batch_at >= RECORDED:

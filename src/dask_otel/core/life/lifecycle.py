@@ -280,7 +280,7 @@ class Lifecycle:
         if self.memory is not None:
             self.memory.busy(span)
         self._stop_settling(span)
-        span.owing = None
+        self.reports.begin_anew(span)
 
     def _work_ended(self, span: OpenSpan, now: float) -> None:
         self._step(span, Trigger.QUIET)

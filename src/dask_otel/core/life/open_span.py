@@ -346,6 +346,21 @@ class OpenSpan(SpanPath):
         below = () if self.below is None else (self.below.counts,)
         return TaskCounts.of(*self.groups, *below)
 
+    # Changes that come from several modules.
+
+    def reported(self, worker: str, ran: bool) -> None:
+        """Record that a worker reported metrics of it, and whether it ran own tasks."""
+        self.workers[worker] = ran or self.workers.get(worker, False)
+
+    def owe_time(self, idle: float, capacity: float) -> None:
+        """Begin with a debt: time of an earlier generation that will be credited to this one."""
+        self.idle, self.capacity = -idle, -capacity
+
+    def credit(self, idle: float, capacity: float) -> None:
+        """Add a share of the cluster's idle seconds, and of its capacity."""
+        self.idle += idle
+        self.capacity += capacity
+
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
         self.groups, self.runs, self.results = [], None, None

@@ -79,6 +79,10 @@ class Reports:
             span.awaits = None
         self.due.update(waiting)
 
+    def begin_anew(self, span: OpenSpan) -> None:
+        """Forget the workers that owe metrics of a span: it has work again."""
+        span.owing = None
+
     def forget(self, span: OpenSpan) -> None:
         """Stop waiting for a span; `OpenSpan.owing` has the workers that did not report."""
         self.due.pop(span, None)
