@@ -14,7 +14,7 @@ from dask_otel.core.records import WorkerPeak
 
 def made(*sizes: int) -> tuple[Ledger, Any]:
     """Return a ledger of groups with results of these sizes in an open span, and that span."""
-    span: Any = SimpleNamespace(id="s", name=("s",), parent=None, busy=1)
+    span: Any = SimpleNamespace(id="s", name=("s",), parent=None, work_done=0.0)
     ledger = Ledger({"s": span})
     ledger.owner = lambda group: (span, f"p{group}")
     for number, size in enumerate(sizes):

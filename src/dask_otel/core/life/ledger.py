@@ -109,8 +109,7 @@ class Ledger:
             self._spans[owner.id] = known
             if (span := self._open.get(owner.id)) is not None:
                 span.results = known
-                # Until now it had nothing.
-                known.quiet = 0.0 if span.busy else self.clock()
+                known.quiet = span.work_done
         return known
 
     def begin(self, group: Hashable) -> None:
@@ -184,14 +183,16 @@ class Ledger:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number
         self.read()
+        # It counts as done until its first work: data without tasks has none.
+        span.work_done = self.clock()
         span.results = self._spans.get(span.identity.dask_id)
         if span.results is not None:
-            # It counts as done until its first work: data without tasks has none.
-            span.results.quiet = self.clock()
-            span.results.begin(span.results.quiet)
+            span.results.quiet = span.work_done
+            span.results.begin(span.work_done)
 
     def busy(self, span: OpenSpan) -> None:
         """A span has work again, in itself or below."""
+        span.work_done = 0.0
         if span.results is not None:
             span.results.quiet = 0.0
 
@@ -200,8 +201,9 @@ class Ledger:
         peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
         span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
         self.read()
+        span.work_done = self.clock()
         if span.results is not None:
-            span.results.quiet = self.clock()
+            span.results.quiet = span.work_done
 
     def of_span(self, span: OpenSpan) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""

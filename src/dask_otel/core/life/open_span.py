@@ -285,6 +285,8 @@ class OpenSpan(SpanPath):
     #: last done.
     heartbeats_before: int = 0
     worker_peak: WorkerPeak | None = None
+    #: When its work was done, by the clock of the ledger of results; 0.0 before.
+    work_done: float = 0.0
     #: Its results in memory; None if there were none.
     results: SpanSum | None = None
     #: Seconds of context ``execute``, by activity.
