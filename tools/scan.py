@@ -49,7 +49,7 @@ OWNERS = {
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried rescheduled blamed start stop",
     "tasks": "requested seceded lost recomputed",
-    "ledger": "heartbeats_before worker_peak results came moment",
+    "ledger": "heartbeats_before work_done worker_peak results came moment",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
