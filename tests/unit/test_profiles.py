@@ -526,6 +526,16 @@ def test_messages_pass_with_their_open_spans_and_a_good_bye_is_no_cut() -> None:
     assert cut_off == CutOff("w")
 
 
+def test_a_close_names_the_workers_that_run_tasks_and_have_not_said_good_bye() -> None:
+    profiles, found = reader()
+    for name, tasks in {"w": [1], "runs": [1], "idle": []}.items():
+        profiles._scheduler.workers[name] = SimpleNamespace(processing=tasks)  # type: ignore[assignment]
+    profiles.read(message(**{stacks.LAST: True, stacks.SAMPLES: 0, stacks.LEFT_OUT: 0}))
+    assert profiles.silent == {"runs", "idle"}
+    profiles.close()
+    assert found == [CutOff("runs")]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
