@@ -200,9 +200,6 @@ def everything(evil: str) -> list[dict[str, Any]]:
         "dask.span.idle.time": 1.0,
         "dask.span.capacity.time": 2.0,
         f"dask.span.activity.time.{evil}": 1.0,
-        **dict.fromkeys(("dask.span.path.compute.time", "dask.task.path.compute.time"), 1.0),
-        "dask.task.on_path": True,
-        "dask.span.id": evil,
     }
     spans = (
         span(number, evil, parent=number - 1, kind=kind, failed=True, events=events, **own)

@@ -34,19 +34,27 @@ from tests.unit.report_files import (
     traces,
     unpacked,
 )
+from tests.unit.test_report_path import bounded, link
 
 # One process imports the libraries of pages.
 pytestmark = pytest.mark.xdist_group("page")
 
 
+def shown(text: str) -> str:
+    """The page of a run with that text in every place, and on a path."""
+    root = bounded(50, text, {"compute": 1.0}, **{"dask.span.root.id": "id-50"})
+    path = traces(root, link(51, 50, text, 1.0, compute=1.0), instance=text, cluster=text)
+    return report_of(*everything(text), path, price=1.0).html()
+
+
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    return report_of(*everything(EVIL), price=1.0).html()
+    return shown(EVIL)
 
 
 def test_hostile_text_is_shown_and_never_markup_nor_a_link(hostile: str) -> None:
     text = "javascript:" + re.sub("[<>\"'&`]", "_", EVIL)
-    tame = report_of(*everything(text), price=1.0).html()
+    tame = shown(text)
     before, after = Page(tame), Page(hostile)
     # The same elements with the same attributes' names: none was added.
     assert [(tag, sorted(found)) for tag, found in after.tags] == [
