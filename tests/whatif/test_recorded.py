@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -146,6 +147,33 @@ def test_a_replay_begins_with_what_the_scheduler_knew(
     # As files of earlier releases.
     before = replayed(plan(replace(graph, **forgotten), Experiment("as it was"))).seconds
     assert abs(before / took - 1) > 0.1
+
+
+@pytest.mark.parametrize(("users", "refused"), [(1, False), (4, True)])
+def test_a_run_beside_others_has_a_warning_or_that_reason(
+    tmp_path: Path, users: int, refused: bool
+) -> None:
+    """Others have one or four of eight threads; a replay has only the run itself."""
+
+    def other(client: Any) -> None:
+        with dask_otel.span("other"):
+            chains = [client.submit(nap, 1.0, pure=False, priority=10) for _ in range(users)]
+            for _ in range(20):
+                chains = [client.submit(nap, 1.0, one, priority=10) for one in chains]
+            wait(chains)
+
+    def begun(b: Any) -> None:
+        b.cluster.user("other", other)
+        time.sleep(3.0)
+
+    def work(b: Any) -> None:
+        wait(b.client.map(nap, [1.0] * 60, key="mine", pure=False))
+
+    recorded(tmp_path, work, 4, 4, before=begun)
+    found = dask_otel.what_if(tmp_path, "work", threads=[(4, 4)])
+    said = found.result.refused or "" if refused else " ".join(found.notes())
+    assert re.search(r"asks of other spans had \d+% of its threads", said), said
+    assert bool(found.result.refused) is refused
 
 
 def test_the_replay_of_several_workers_is_what_happened(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dask.sizeof import sizeof
 
-from dask_otel.whatif.engine import replayed
+from dask_otel.whatif.engine import Result, replayed
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
@@ -302,6 +303,10 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
     assert seconds(recorded, workers=(1, 1, 1, 1)) == pytest.approx(3.0, abs=0.06)
     # The only one begins like the first one.
     assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)
+
+
+def test_a_result_has_the_recorded_size() -> None:
+    assert sizeof(Result(24)) == 24
 
 
 @pytest.mark.parametrize(("place", "took"), [(0, 4.0), (1, 4.0), (2, 5.0)])

@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report.account import TOGETHER, Account, Measured
+from dask_otel.report.evidence import HELD
 from dask_otel.report.history.difference import Comparison
 from dask_otel.report.money import Price
 from dask_otel.report.path import span_path
@@ -23,7 +25,7 @@ from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.plan import losers
 from dask_otel.whatif.result import WhatIf
-from dask_otel.whatif.running import NO_TIME, Room, replay
+from dask_otel.whatif.running import NO_TIME, UNEXPLAINED, Room, replay
 
 #: What a replay can leave out as the cure of a diagnosis, by its kind.
 _CURES: Final = {
@@ -232,8 +234,27 @@ def shown(
     graph: Graph, result: WhatIf, accounts: Iterable[Account], price: Price | None
 ) -> WhatIfReport:
     """Return the replays of a run with what the accounts say against them."""
-    assumed = (*_warnings(accounts, graph.name), *result.assumptions)
-    return WhatIfReport(replace(result, assumptions=assumed), price, graph.span_id)
+    known = [*accounts]
+    others = [*_others(known, graph)]
+    assumed = *_warnings(known, graph.name), *map("{}.".format, others), *result.assumptions
+    refused = result.refused
+    for other in others:
+        # Within a sentence.
+        refused = refused and refused.replace(UNEXPLAINED, f"t{other[1:]}")
+    found = replace(result, assumptions=assumed, refused=refused)
+    return WhatIfReport(found, price, graph.span_id)
+
+
+def _others(accounts: Iterable[Account], graph: Graph) -> Iterator[str]:
+    """Yield that tasks of others had threads of the cluster during the run, if they had many."""
+    for one in (one for account in accounts for one in account.session.roots()):
+        others, threads = (
+            one.number(key) or 0.0
+            for key in (semconv.SPAN_ELSEWHERE, semconv.SPAN_DASK_ACTIVE_CPU_TIME)
+        )
+        if one.key == (graph.trace_id, graph.span_id) and others > HELD * threads:
+            share = f"{others / threads:.0%}"
+            yield f"Tasks of other spans had {share} of its threads, and the replay has all of them"
 
 
 def _warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:

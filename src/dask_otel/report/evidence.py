@@ -72,7 +72,7 @@ _SUMS: Final = (
 #: The most characters of the words of an event, or of an exception.
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
-_HELD: Final = 0.05
+HELD: Final = 0.05
 #: The least share of it for a notice that workers did not report it.
 _UNREPORTED: Final = 0.1
 #: The least share of the longest pause of a worker for another worker to be named.
@@ -461,9 +461,7 @@ def _roots(
         if covered(times) < sum(one.end_ns - one.start_ns for one in found):
             elsewhere = max(0.0, elsewhere - _beside(groups.get(name, ()), found))
         held = executed | {
-            other: _computed(groups[other], times)
-            for other in groups
-            if elsewhere > _HELD * threads
+            other: _computed(groups[other], times) for other in groups if elsewhere > HELD * threads
         }
         activities, spent = summed(map(span_activities, own)), _grown(used, times)
         # Tasks of others that were cancelled go on, and hold threads until its first task begins.

@@ -34,6 +34,9 @@ NO_TIME: Final = (
     "There was no time for its replay; `dask-otel report --replay` takes as long as it needs."
 )
 
+#: The most likely reason of a wrong replay if no other is known.
+UNEXPLAINED: Final = "something that is not recorded took time, such as a busy scheduler or network"
+
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
 #: Mean seconds of tasks that cost the scheduler as much.
@@ -186,7 +189,7 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         "its tasks are so short that the scheduler took most of the time": (
             seconds < recorded and sum(took) < _SHORT * len(took)
         ),
-        "something that is not recorded took time, such as a busy scheduler or network": True,
+        UNEXPLAINED: True,
     }
     times = f"{in_words(seconds)} instead of {in_words(recorded)}"
     return (
