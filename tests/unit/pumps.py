@@ -185,10 +185,10 @@ def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
     return [pump.spans.offer(finished(n, groups)) for n in numbers]
 
 
-def beat(pump: Pump, value: float = 0) -> None:
+def beat(pump: Pump, value: float = 0, last: bool = False) -> None:
     """Hand over a batch, as the bridge does at each interval."""
     increments = {(SPILLED, "disk-write"): value} if value else {}
-    pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments))
+    pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments), last)
 
 
 def outcomes(counted: Tally | Pump, signal: str = "traces") -> Counter[str]:

@@ -342,9 +342,11 @@ def test_close_exports_or_counts_what_is_left_and_shuts_the_sinks_down(
     spans: Spans, metrics: Metrics, ok: bool
 ) -> None:
     spans.ok = ok
-    with running([spans], [metrics], PumpLimits(schedule_delay=3600)) as pump:
+    with pumping([spans], [metrics], PumpLimits(schedule_delay=3600)) as pump:
         offer(pump, *range(20))
-        beat(pump, 1)
+        beat(pump, 1, last=True)
+        # The thread of the metrics wakes before it is asked to close: it waits for the spans.
+        turn(pump)
         closes(pump)
         assert outcomes(pump) == ({"exported": 20} if ok else {"shutdown": 20})
         counted = (EXPORTED, "traces") if ok else (DROPPED, "traces", "shutdown")

@@ -66,6 +66,8 @@ class MetricLane(Lane[MetricSink]):
         self._before_last = before_last
         self._interval = interval
         self._exported_at = time.monotonic()
+        #: Whether the last batch was queued: it waits for the counts of the last spans.
+        self._ends = False
         #: The server requests a pause until this time.
         self._not_before = 0.0
         #: Time of the last batch that was added to the series and not exported yet.
@@ -77,8 +79,9 @@ class MetricLane(Lane[MetricSink]):
         """Whether there is room for a batch. Called by the event loop."""
         return len(self._batches) < MAX_METRIC_BATCHES
 
-    def offer(self, batch: MetricBatch) -> None:
+    def offer(self, batch: MetricBatch, last: bool) -> None:
         """Queue a batch. Called by the event loop."""
+        self._ends = last
         self._batches.append(batch)
         self.wake.set()
 
@@ -117,7 +120,7 @@ class MetricLane(Lane[MetricSink]):
         while (batch := self._next_batch()) is not None:
             self._state.apply(batch)
             self._pending_ns = batch.time_ns
-        if due and self._pending_ns is not None:
+        if due and self._pending_ns is not None and not self._ends:
             self._exported_at = time.monotonic()
             time_ns, self._pending_ns = self._pending_ns, None
             self._state.apply(self._own())
@@ -127,6 +130,7 @@ class MetricLane(Lane[MetricSink]):
     def finish(self) -> None:
         """Export the last batches, including the results of the last spans."""
         self._before_last()
+        self._ends = False
         self._work(due=True)
         while self._unsent_ns is not None and self._comes_back():
             self._export(self._unsent_ns)

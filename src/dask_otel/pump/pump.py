@@ -214,10 +214,13 @@ class Pump:
         for lane in self._metrics:
             lane.peers = other._metrics
 
-    def offer_metrics(self, batch: MetricBatch) -> None:
-        """Queue a batch of metrics without waiting. The caller must not change it afterwards."""
+    def offer_metrics(self, batch: MetricBatch, last: bool = False) -> None:
+        """Queue a batch of metrics without waiting. The caller must not change it afterwards.
+
+        The last one is exported when the pump closes, with the counts of the last spans.
+        """
         for lane in self._metrics:
-            lane.offer(batch)
+            lane.offer(batch, last)
 
     def request_close(self, seconds: float) -> None:
         """Request the threads to export the rest within `seconds`; returns at once."""

@@ -225,9 +225,9 @@ class HandOver:
         self._count_own()
         self._adapter.batches.open.set_level(semconv.OTEL_RUNNING.name, value=int(running))
         batch = take(clocks.time_ns())
-        self._pump.offer_metrics(batch)
+        self._pump.offer_metrics(batch, last=not running)
         if self.recorded is not None:
-            self.recorded.offer_metrics(batch)
+            self.recorded.offer_metrics(batch, last=not running)
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
