@@ -76,6 +76,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "states",
     ),
     "TaskPrefix": ("duration_average", "name", "states"),
+    "GraphNode": ("_dependencies",),
     "TaskState": (
         "actor",
         "annotations",
@@ -85,6 +86,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "get_nbytes",
         "group",
         "has_lost_dependencies",
+        "run_spec",
         "host_restrictions",
         "key",
         "loose_restrictions",
@@ -191,9 +193,11 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
 OF_ANYTHING: Final = frozenset(
     {
         "add_handlers",
+        "callback_time",
         "default_router",
         "get",
         "get_logs",
+        "io_loop",
         "matcher",
         "pattern",
         "port",
@@ -206,5 +210,6 @@ OF_ANYTHING: Final = frozenset(
         "target_kwargs",
         "values",
         "wildcard_router",
+        "time",
     }
 )
