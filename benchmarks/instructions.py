@@ -159,7 +159,7 @@ class Exports:
     def note(self, note: Any) -> None:
         self.notes += 1
 
-    def offer_metrics(self, batch: Any) -> None:
+    def offer_metrics(self, batch: Any, last: bool = False) -> None:
         for series, count in batch.increments.items():
             if series[0] == semconv.TASK_FINISHED.name and series[-1] == "memory":
                 self.tasks += int(count)
