@@ -224,7 +224,8 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     if not experiment:
         return one
     # The estimate is not the title's any more.
-    title = one.title.rpartition(": ")[0] if "can save" in KINDS[one.kind].title else one.title
+    said = "can save" in KINDS[one.kind].title
+    title = one.title.rpartition(": ")[0] if said else one.title
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
@@ -436,15 +437,10 @@ class _Case:
         # Before its first task begins, no thread computes, but for others.
         at_first = span.queue - sum(span.parts[part] for part in _BEFORE_FIRST)
         others = min(at_first, root.elsewhere / self.threads) * (span.name == root.name)
-        self.left["unbegun"] = unbegun = max(
-            unbegun,
-            # Nor for other spans of its root.
-            min(
-                taken,
-                at_first - root.elsewhere / self.threads,
-                inf if root.idle is None else root.resting / self.threads,
-            ),
-        )
+        at_first -= root.elsewhere / self.threads
+        # Nor for other spans of its root.
+        at_first = min(at_first, inf if root.idle is None else root.resting / self.threads)
+        self.left["unbegun"] = unbegun = max(unbegun, min(taken, at_first))
         self.left["own"] = own = (taken - unbegun) * (root.busy / used if used else 1.0)
         self.left["held"] = max(taken - unbegun - own, min(taken - unbegun, others))
         if root.cancelled and not any("compute" in link.parts for link in span.links):
@@ -502,15 +498,16 @@ class _Case:
         *prefixes: str,
         divided: bool = False,
     ) -> None:
-        root, vain = self.root, self.vain.get(kind, 0.0)
-        if kind in _OF_MEMORY and root.holder and root.memory:
-            prefix, held = root.holder
-            evidence += f" Results took {size(root.memory)} of memory at most, of that {prefix} "
-            evidence += f"{size(held)} ({held / root.memory:.0%})."
+        if kind in _OF_MEMORY and self.root.holder and self.root.memory:
+            prefix, held = self.root.holder
+            part = f"{prefix} {size(held)} ({held / self.root.memory:.0%})"
+            memory = size(self.root.memory)
+            evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         said = [what] if isinstance(what, str) else what, evidence.strip(), prefixes
         # No more than the evidence says: else, the news of an end only took long. No task is
         # shorter, but can wait for others that have no thread. The rest of the work takes as long
         # on threads that are never idle.
+        root, vain = self.root, self.vain.get(kind, 0.0)
         rest = (root.seconds or inf) - root.longest * (not root.parts["inner"])
         known = dict.fromkeys(_BESIDE_TASKS, rest) | {"worker_loop": self.blocked}
         most = min(known.get(kind, inf), root.spare + (root.unbegun + vain) / self.threads)
@@ -648,9 +645,8 @@ class _Case:
         known = {(name, slow.prefix) for slow in self.span.slow for name in slow.names}
         for slow in self.span.slow:
             lost = slow.runs * (slow.mean - slow.others)
-            took = self._take(
-                lost / len(slow.names) / max(1.0, self.facts.threads), "uneven", "compute", "own"
-            )
+            each = lost / len(slow.names) / max(1.0, self.facts.threads)
+            took = self._take(each, "uneven", "compute", "own")
             # As if all threads had shared the rest of the work evenly, at most.
             took = min(took, self.spare + lost / self.threads)
             # Nor are its other tasks on the path as fast as they would be elsewhere.
@@ -935,18 +931,14 @@ class _Case:
         known = long or few
         # A slow one looks the same, with too few runs to be known as slow.
         places = {link.worker for link in known}
-        where = f" {'All' if known[1:] else 'It'} ran on worker {''.join(places)}." * (
-            self.facts.workers > len(places) == 1
-        )
+        where = f" {'All' if known[1:] else 'It'} ran on worker {''.join(places)}."
+        where *= self.facts.workers > len(places) == 1
         for prefix in {link.prefix: None for link in known}:
             same = [link for link in known if link.prefix == prefix]
             took = sum(link.parts.get("compute", 0.0) for link in same)
             others = sum(link.others or 0.0 for link in same)
-            said = (
-                f"Others of {prefix} took {seconds(others / len(same))} on average.{where}"
-                if long and others
-                else where
-            )
+            said = f"Others of {prefix} took {seconds(others / len(same))} on average."
+            said = said * bool(long and others) + where
             what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
             took = (took - others) / (saved or 1.0) * min(most, saved)
             self._say("long_task", took, what, said, prefix)
