@@ -30,8 +30,9 @@ TAKEN: Final = 0.0003
 class Breath:
     """Call it after each small piece of work; it sleeps when a pause is due. For one thread."""
 
-    _work = WORK
-    _next = 0.0
+    def __init__(self) -> None:
+        self._work = WORK
+        self._next = 0.0
 
     def __call__(self) -> None:
         """Sleep if a pause is due."""

@@ -213,12 +213,12 @@ class SpanLane(Lane[SpanSink]):
             before = len(self.policy.queue)
             if self.attempt(until) or not self.policy.queue:
                 failed = 0
-            else:
-                failed = failed + 1 if len(self.policy.queue) == before else 0
-                self.policy.doubt = True
-                if self.answer.absent or self.answer.pause > 0.0:
-                    # `finish` decides how long to wait for it.
-                    return
+                continue
+            failed = failed + 1 if len(self.policy.queue) == before else 0
+            self.policy.doubt = True
+            if self.answer.absent or self.answer.pause > 0.0:
+                # `finish` decides how long to wait for it.
+                return
 
     def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""

@@ -172,14 +172,14 @@ class MetricLane(Lane[MetricSink]):
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)
-            else:
-                self.answer = answer
-                complete = False
-                failed += 1
-                late = time.monotonic() - began > _PROMPT
-                self._not_before = time.monotonic() + pause_of(answer)
-                if late or answer.pause or failed == _FAILED_REQUESTS:
-                    break
+                continue
+            self.answer = answer
+            complete = False
+            failed += 1
+            late = time.monotonic() - began > _PROMPT
+            self._not_before = time.monotonic() + pause_of(answer)
+            if late or answer.pause or failed == _FAILED_REQUESTS:
+                break
         return sent if complete else None
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:

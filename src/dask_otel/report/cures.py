@@ -185,10 +185,12 @@ def _cures(
     for one in diagnoses:
         key = one.kind, one.span
         split = dict.fromkeys((name for name in one.prefixes if name in graph.prefixes), _PIECES)
-        is_other = not f"{one.span or graph.name}/".startswith(f"{graph.name}/")
+        if not f"{one.span or graph.name}/".startswith(f"{graph.name}/"):
+            continue
         # A graph has neither what was before the first span, nor why an idle worker left.
-        is_unknown = key == ("client", "") or (one.kind == "lost" and not losers(graph.rows()))
-        if is_other or is_unknown or (one.kind == "client" and _takes_some(graph)):
+        if key == ("client", "") or (one.kind == "lost" and not losers(graph.rows())):
+            continue
+        if one.kind == "client" and _takes_some(graph):
             continue
         if one.kind in _CURES:
             yield key, next(each(without=[_CURES[one.kind]]))

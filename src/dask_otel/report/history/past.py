@@ -177,7 +177,9 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
     roots = session.roots()
     count = Counter(root.full_name for root in roots)
     causes = headlines(session)
-    for root in (one for one in roots if not (one.unfinished or is_backwards(one))):
+    for root in roots:
+        if root.unfinished or is_backwards(root):
+            continue
         tree = subtree([root], below)
         spans = [span for span in tree if span.type == "span"]
         capacity = known_sum(span.number(semconv.SPAN_CAPACITY) for span in spans)

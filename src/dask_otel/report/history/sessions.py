@@ -140,10 +140,10 @@ def summary(session: SessionFiles) -> Summary:
         except NotImplementedError as error:
             # Another version needs it.
             said.append(str(error))
-        else:
-            if known is not None:
-                return Summary(known.runs, [*said, *known.left_out])
-            writable.append(place)
+            continue
+        if known is not None:
+            return Summary(known.runs, [*said, *known.left_out])
+        writable.append(place)
     reader = Reader()
     # Counters only grow: the last file has them all.
     metrics = [name for name in session.files if "-metrics.json" in name and session.prefix]

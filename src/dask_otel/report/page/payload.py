@@ -156,11 +156,11 @@ def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:
     for event in span.events[:40]:
         if event.name == semconv.EVENT_EXCEPTION:
             yield from event.attributes.items()
-        else:
-            values = (
-                f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in event.attributes.values()
-            )
-            when = words.seconds(max(0, event.time_ns - begin) / 1e9)
-            yield f"event {event.name}", ": ".join(filter(None, (f"at {when}", " ".join(values))))
+            continue
+        values = (
+            f"{value:.6g}" if isinstance(value, float) else str(value)
+            for value in event.attributes.values()
+        )
+        when = words.seconds(max(0, event.time_ns - begin) / 1e9)
+        yield f"event {event.name}", ": ".join(filter(None, (f"at {when}", " ".join(values))))
     yield "trace id", span.trace_id

@@ -228,23 +228,23 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
         data = _dict(metric.get(kind))
         delta = data.get("aggregationTemporality") in (1, "1", "AGGREGATION_TEMPORALITY_DELTA")
         monotone = kind == "histogram" or data.get("isMonotonic") is True
-        found = _dicts(data.get("dataPoints"))
-        # With the flag, there is no recorded value.
-        for raw in (one for one in found if not _time(one.get("flags")) & 1):
+        for raw in _dicts(data.get("dataPoints")):
+            if _time(raw.get("flags")) & 1:  # no recorded value
+                continue
             # Of a histogram, only its sum is of use. Protobuf's JSON mapping may omit a zero.
             given = (raw[key] for key in ("asInt", "asDouble", "sum") if key in raw)
             value = _number(next(given, 0.0))
             time = _time(raw.get("timeUnixNano"))
             if value is None or not time:
                 skipped.add("data point without a number or a time")
-            else:
-                labels = {
-                    key: item if isinstance(item, str) else str(item)
-                    for key, item in _attributes(raw.get("attributes")).items()
-                }
-                start = _time(raw.get("startTimeUnixNano"))
-                point = Point(start, time, float(value))
-                yield name, labels, point, monotone, delta and monotone
+                continue
+            labels = {
+                key: item if isinstance(item, str) else str(item)
+                for key, item in _attributes(raw.get("attributes")).items()
+            }
+            start = _time(raw.get("startTimeUnixNano"))
+            point = Point(start, time, float(value))
+            yield name, labels, point, monotone, delta and monotone
 
 
 # ------------------------------------------------------------------------------- pieces

@@ -75,13 +75,16 @@ class Reader:
                 self.skipped.add("data point of a series beyond the limit")
         for log in item.logs:
             key = (f"{log.time_ns} {log.name}", f"{log.body} {log.attributes}")
-            if key not in self._logged and len(self._logged) < MOST_LOGS:
+            if key in self._logged:
+                continue
+            if len(self._logged) < MOST_LOGS:
                 self._logged.add(key)
                 session.logs.append(log)
-            elif key not in self._logged:
+            else:
                 self.skipped.add("log record beyond the limit")
-        # Each is looked up when its turn comes: an export can have the same one twice.
-        for span in (one for one in item.spans if one.key not in self._seen):
+        for span in item.spans:
+            if span.key in self._seen:
+                continue
             is_important = span.failed or span.type in ("span", *_SIGNS)
             if len(self._seen) >= self._most_spans * (2 if is_important else 1):
                 self.skipped.add("span beyond the limit")
