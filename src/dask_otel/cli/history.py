@@ -131,17 +131,12 @@ def _replay(
 
     # The other figure's last change can be an older one.
     slower = (one for one in trend.changes if one.verdict.startswith("slower"))
-    change = max(slower, key=lambda one: one.since)
+    change, graphs = max(slower, key=lambda one: one.since), []
     compared = [one for one in listed if one[0].result == "success"]
     earlier = [one for one in compared if one[0].start < change.since]
-    graphs = [
-        one
-        for run, session in (earlier[-1], listed[-1])
-        for one in graphs_of(
-            Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}"), b""
-        )
-        if one.span_id == run.span_id
-    ]
+    for run, session in (earlier[-1], listed[-1]):
+        logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
+        graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
     if len(graphs) == 2:
         terms, why = made_of(graphs[0], graphs[1], progress, Room(limited=True))
         said = in_words(terms) or why

@@ -43,9 +43,9 @@ def redacted(session: Session) -> Session:
         replace(log, body="", attributes=_kept(log.attributes, numbers)) for log in session.logs
     ]
     resource = {key: value for key, value in session.resource.items() if key in _RESOURCE}
-    block = session.block and replace(
-        session.block, error=session.block.error and (session.block.error[0], ""), waits=None
-    )
+    block = session.block
+    if block is not None:
+        block = replace(block, error=block.error and (block.error[0], ""), waits=None)
     return replace(
         session, spans=spans, foreign=[], resource=resource, logs=logs, block=block, profiles=[]
     )

@@ -66,7 +66,9 @@ def remote_parent(
     )
     # Not based on the current context, which belongs to the process that started the worker.
     context = set_span_in_context(span, Context())
-    return context if baggage is None else _BAGGAGE.extract({"baggage": baggage}, context)
+    if baggage is not None:
+        context = _BAGGAGE.extract({"baggage": baggage}, context)
+    return context
 
 
 @lru_cache(256)

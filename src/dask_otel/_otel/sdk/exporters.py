@@ -236,11 +236,9 @@ def _grpc(
     _, endpoint, parts = _endpoint(signal, "http://localhost:4317")
     insecure = flag(*_variables(signal, "INSECURE"))
     plain = parts.scheme == "http" if insecure is None else insecure
-    credentials = (
-        None
-        if plain and parts.scheme != "https"
-        else _credential_provider("GRPC", signal) or partial(_credentials, files)
-    )
+    credentials = None
+    if parts.scheme == "https" or not plain:
+        credentials = _credential_provider("GRPC", signal) or partial(_credentials, files)
     connect = partial(grpc_channel, parts.netloc or endpoint, credentials, compression, _AGENT)
     return GrpcTransport(signal, sent, timeout, connect)
 

@@ -68,25 +68,26 @@ class ForeignExporter:
 
 
 def _spans(request: Any) -> list[ReadableSpan]:
-    return [
-        _span(span, its_resource, its_scope)
-        for resource in request.resource_spans
-        for its_resource in (Resource(_attributes(resource.resource.attributes)),)
-        for scope in resource.scope_spans
-        for its_scope in (_scope(scope),)
-        for span in scope.spans
-    ]
+    spans = []
+    for resource in request.resource_spans:
+        its_resource = Resource(_attributes(resource.resource.attributes))
+        for scope in resource.scope_spans:
+            its_scope = _scope(scope)
+            spans += [_span(span, its_resource, its_scope) for span in scope.spans]
+    return spans
 
 
 def _span(span: Any, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
     state = TraceState.from_header([span.trace_state]) if span.trace_state else None
-    remote = bool(span.flags & _REMOTE)
-    parent = _context(span.trace_id, span.parent_span_id, remote, state)
+    parent = None
+    if span.parent_span_id:
+        remote = bool(span.flags & _REMOTE)
+        parent = _context(span.trace_id, span.parent_span_id, remote, state)
     code = StatusCode(span.status.code)
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id, False, state),
-        parent=parent if span.parent_span_id else None,
+        parent=parent,
         resource=resource,
         attributes=_attributes(span.attributes),
         events=[
@@ -146,15 +147,10 @@ def _metric(metric: Any) -> sdk.Metric:
             sdk.NumberDataPoint(value=_number(point), **_point(point))
             for point in message.data_points
         ]
-        data = (
-            sdk.Sum(
-                numbers,
-                sdk.AggregationTemporality(message.aggregation_temporality),
-                message.is_monotonic,
-            )
-            if kind == "sum"
-            else sdk.Gauge(numbers)
-        )
+        data = sdk.Gauge(numbers)
+        if kind == "sum":
+            temporality = sdk.AggregationTemporality(message.aggregation_temporality)
+            data = sdk.Sum(numbers, temporality, message.is_monotonic)
     return sdk.Metric(metric.name, metric.description, metric.unit, data)
 
 

@@ -44,11 +44,9 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}")
-        files = (
-            sorted(one for one in path.iterdir() if is_json(one.name) and one.is_file())
-            if path.is_dir()
-            else [path]
-        )
+        files = [path]
+        if path.is_dir():
+            files = sorted(one for one in path.iterdir() if is_json(one.name) and one.is_file())
         if not files:
             raise FileNotFoundError(f"no file of JSON in {path}")
         found += files
