@@ -255,10 +255,14 @@ class Outcomes:
             start = max(span.start, min(start - max(0.0, stop - now), stop, now))
             stop = max(span.start, min(stop, now))
         # Without calls: `max` takes 500 instructions.
-        group.start = group.start if 0.0 < group.start < start else start
-        group.stop = stop if stop > group.stop else group.stop
-        span.first_start = span.first_start if 0.0 < span.first_start < start else start
-        span.last_stop = stop if stop > span.last_stop else span.last_stop
+        if start < group.start or not group.start:
+            group.start = start
+        if stop > group.stop:
+            group.stop = stop
+        if start < span.first_start or not span.first_start:
+            span.first_start = start
+        if stop > span.last_stop:
+            span.last_stop = stop
 
     def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
