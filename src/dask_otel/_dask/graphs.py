@@ -71,12 +71,13 @@ class Graphs:
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        needs: list[Collection[Hashable]]
+        needing = [task for task in tasks if task.dependencies]
+        needs: dict[Hashable, Collection[Hashable]]
         try:
             # Dask has it anyway. To look at each task that one needs takes five times as long.
-            needs = [() if (it := one.run_spec) is None else it._dependencies for one in tasks]
+            needs = {task.key: task.run_spec._dependencies for task in needing}
         except AttributeError:
-            needs = [[other.key for other in one.dependencies] for one in tasks]
+            needs = {task.key: [one.key for one in task.dependencies] for task in needing}
         limits = {task.key: _restriction(task) for task in tasks} if is_restricted else {}
         known = [one.prefix for one in groups if one not in self.submissions]
         durations = tuple([(one.name, one.duration_average) for one in known])
