@@ -33,7 +33,9 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
     priorities = dict.fromkeys(needs, (0, at, 2))
-    return Submission(100.0 + at, priorities, needs, {}, (("fit", 2.0 + at),), 1e8 + at)
+    return Submission(
+        100.0 + at, priorities, ([*needs], [*needs.values()]), {}, (("fit", 2.0 + at),), 1e8 + at
+    )
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:

@@ -71,18 +71,19 @@ class Graphs:
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        needing = [task for task in tasks if task.dependencies]
-        needs: dict[Hashable, Collection[Hashable]]
+        needs: list[Collection[Hashable]]
         try:
             # Dask has it anyway. To look at each task that one needs takes five times as long.
-            needs = {task.key: task.run_spec._dependencies for task in needing}
+            needs = [task.run_spec._dependencies for task in tasks]
         except AttributeError:
-            needs = {task.key: [one.key for one in task.dependencies] for task in needing}
+            needs = [[one.key for one in task.dependencies] for task in tasks]
         limits = {task.key: _restriction(task) for task in tasks} if is_restricted else {}
         known = [one.prefix for one in groups if one not in self.submissions]
         durations = tuple([(one.name, one.duration_average) for one in known])
         expected = durations, self.scheduler.bandwidth
-        submission = Submission(time(), priorities, needs, limits, *expected)
+        submission = Submission(
+            time(), priorities, ([task.key for task in tasks], needs), limits, *expected
+        )
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
 

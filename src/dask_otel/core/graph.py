@@ -8,7 +8,7 @@ in docs/files.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from math import isfinite
 from typing import Any, Final, NamedTuple
@@ -102,7 +102,7 @@ def graph_line(
         if task is None:
             left_out += 1
             continue
-        for column, value in zip(columns, numbers.of(run, part, task), strict=True):
+        for column, value in zip(columns, numbers.of(run, part, *task), strict=True):
             column.append(value)
         breathe()
     identity = span.identity
@@ -146,10 +146,10 @@ def graph_line(
 
 def with_tasks(
     log: GraphLog, breathe: Callable[[], object]
-) -> Iterator[tuple[RawRun, GraphPart, Submission | None]]:
-    """Yield the runs in the order in which they were sent to workers, with their submissions.
+) -> Iterator[tuple[RawRun, GraphPart, tuple[Submission, Collection[Hashable]] | None]]:
+    """Yield the runs in the order in which they were sent to workers.
 
-    The submission is None if no one has the task.
+    Each with its submission and the keys of what it needs; None if no submission has the task.
     """
     rows = []
     for part in log.parts:
@@ -162,15 +162,16 @@ def with_tasks(
         breathe()
     every = {id(one): one for part in log.parts for one in part.submissions}
     later = sorted(every.values(), key=lambda one: one.at)[::-1]
-    tasks: dict[Hashable, Submission] = {}
+    tasks: dict[Hashable, tuple[Submission, Collection[Hashable]]] = {}
     for run, part in merge(*pieces, key=_sent):
         # The last resort is for a clock that was set back.
         while later and (later[-1].at <= run[SENT] or run[KEY] not in tasks):
             last = later.pop()
+            needs = dict(zip(*last.needs, strict=True))
             for key, priority in last.priorities.items():
                 # Else a client submitted the same task again while it was there.
-                if key not in tasks or tasks[key].priorities[key] != priority:
-                    tasks[key] = last
+                if key not in tasks or tasks[key][0].priorities[key] != priority:
+                    tasks[key] = last, needs.get(key, ())
                 breathe()
         yield run, part, tasks.get(run[KEY])
 
@@ -205,7 +206,7 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, run: RawRun, part: GraphPart, of: Submission) -> Row:
+    def of(self, run: RawRun, part: GraphPart, of: Submission, needs: Collection[Hashable]) -> Row:
         """Return the entries of a run of a submitted task."""
         it, outcome = TaskRun._make(run), part.outcome
         number, sent = _number(self.tasks, it.key), it.sent
@@ -214,7 +215,7 @@ class _Numbers:
             first = part.submissions[0]
             self.durations.append(_known(dict(first.durations).get(part.prefix, -1.0)))
             self.bandwidth = self.bandwidth or _known(first.bandwidth)
-        needs, limit = of.needs.get(it.key, ()), of.limits.get(it.key)
+        limit = of.limits.get(it.key)
         before = [self.tasks[one] for one in needs if one in self.tasks]
         self.outside += len(needs) - len(before)
         seconds = it.seconds or it.stop - it.start

@@ -13,7 +13,7 @@ No record changes after the hand-over: two threads read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -276,8 +276,8 @@ class Submission(NamedTuple):
     at: float
     #: Dask's priorities by key; None if it has none.
     priorities: Mapping[Hashable, tuple[Any, ...] | None]
-    #: By key, the keys of what a task needs, if it needs anything.
-    needs: Mapping[Hashable, Collection[Hashable]]
+    #: The keys of its tasks, and of what each of them needs.
+    needs: tuple[Sequence[Hashable], Sequence[Collection[Hashable]]]
     #: By key, to which workers tasks are restricted.
     limits: Mapping[Hashable, Restriction | None]
     #: What Dask expects: of groups that it did not have before, the prefix and a task's seconds
