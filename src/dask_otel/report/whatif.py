@@ -91,10 +91,10 @@ class WhatIfReport:
         """Return what an experiment saves, and what it costs."""
         what, more = one.name, (one.threads or 0) - (base.threads or 0)
         if one.threads and base.threads and more:
-            threads = words.noun(abs(more), "thread")
+            threads, cores = (words.noun(abs(more), one) for one in ("thread", "core"))
             # Tasks that compute take as long as before only with a core each.
             what = (
-                f"{more:,} more {threads} and cores" if more > 0 else f"{-more:,} fewer {threads}"
+                f"{more:,} more {threads} and {cores}" if more > 0 else f"{-more:,} fewer {threads}"
             )
         cost = one.thread_hours / (base.thread_hours or 1.0) - 1
         took = f"{words.seconds(one.seconds)} instead of {words.seconds(base.seconds)}"
