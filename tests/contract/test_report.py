@@ -128,6 +128,7 @@ def test_pictures_show_the_headings_that_the_code_prints(name: str) -> None:
     shown = [unescape(said).replace("\N{NO-BREAK SPACE}", " ") for of, said in first if of in bold]
     lines = [line.rstrip() for line in shown]
     headings = [heading for heading in SECTIONS if heading in lines]
-    # The headline and the root span are bold besides.
+    # The headline, the root span, and a replay below it are bold besides.
     assert (lines[0], headings[-2:]) == ("$ dask-otel demo", ["Where to look next", "Spans"])
-    assert lines[-len(headings) - 1 :] == [*headings, "Alice's workflow"]
+    at = lines.index(headings[0])
+    assert lines[at : at + len(headings) + 1] == [*headings, "Alice's workflow"]
