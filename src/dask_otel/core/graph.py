@@ -167,7 +167,10 @@ def with_tasks(
         # The last resort is for a clock that was set back.
         while later and (later[-1].at <= run[SENT] or run[KEY] not in tasks):
             last = later.pop()
-            needs = dict(zip(*last.needs, strict=True))
+            needs = {}
+            for key, its in zip(*last.needs, strict=True):
+                needs[key] = its
+                breathe()
             for key, priority in last.priorities.items():
                 # Else a client submitted the same task again while it was there.
                 if key not in tasks or tasks[key][0].priorities[key] != priority:
