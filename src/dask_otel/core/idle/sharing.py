@@ -92,7 +92,9 @@ class IdleSharing:
         if span_id in self.spans:
             return
         self.changed = now
-        tree = self._trees.setdefault(root_id, ActiveTree(root_id, self._interval, now))
+        tree = self._trees.get(root_id)
+        if tree is None:
+            tree = self._trees[root_id] = ActiveTree(root_id, self._interval, now)
         self._carry_over_tree(tree)
         tree.settle(self._per_root)
         tree.spans += 1
