@@ -14,6 +14,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
+from dask_otel.report import words
 from dask_otel.report.account import TOGETHER, Account, Measured
 from dask_otel.report.evidence import HELD
 from dask_otel.report.history.difference import Comparison
@@ -241,8 +242,7 @@ def shown(
     assumed = *_warnings(known, graph.name), *map("{}.".format, others), *result.assumptions
     refused = result.refused
     for other in others:
-        # Within a sentence.
-        refused = refused and refused.replace(UNEXPLAINED, f"t{other[1:]}")
+        refused = refused and refused.replace(UNEXPLAINED, words.inside(other))
     found = replace(result, assumptions=assumed, refused=refused)
     return WhatIfReport(found, price, graph.span_id)
 
