@@ -509,8 +509,8 @@ class _Case:
         # on threads that are never idle.
         root, vain = self.root, self.vain.get(kind, 0.0)
         rest = (root.seconds or inf) - root.longest * (not root.parts["inner"])
-        known = dict.fromkeys(_BESIDE_TASKS, rest) | {"worker_loop": self.blocked}
-        most = min(known.get(kind, inf), root.spare + (root.unbegun + vain) / self.threads)
+        known = self.blocked if kind == "worker_loop" else rest if kind in _BESIDE_TASKS else inf
+        most = min(known, root.spare + (root.unbegun + vain) / self.threads)
         self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided, most))
 
     def _is_p2p(self, prefix: str) -> bool:
