@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from tests.waiting import GUARD
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_LIMIT = 60.0
 _OPTIONS = [
     "--headless",
     "--no-sandbox",
@@ -57,7 +58,7 @@ class Page:
             del asked["sessionId"]
         await self._socket.write_message(json.dumps(asked))
         while True:
-            answer = await asyncio.wait_for(self._socket.read_message(), _LIMIT)
+            answer = await asyncio.wait_for(self._socket.read_message(), GUARD)
             assert answer is not None, "the browser has gone"
             said = json.loads(answer)
             if said.get("id") == number:
@@ -93,7 +94,7 @@ class Page:
 
     async def until(self, expression: str) -> Any:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + _LIMIT
+        deadline = time.monotonic() + GUARD
         while not (value := await self.ask(expression)):
             assert time.monotonic() < deadline, f"not {expression}; {self.trouble}"
             await asyncio.sleep(0.05)
@@ -109,7 +110,7 @@ def browser(profile: Path) -> Iterator[str]:
     )
     try:
         port = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + _LIMIT
+        deadline = time.monotonic() + GUARD
         while not (port.exists() and len(port.read_text().splitlines()) == 2):
             assert process.poll() is None, "the browser did not start"
             assert time.monotonic() < deadline, "the browser does not listen"
@@ -118,7 +119,7 @@ def browser(profile: Path) -> Iterator[str]:
         yield f"ws://127.0.0.1:{number}{path}"
     finally:
         process.terminate()
-        process.wait(_LIMIT)
+        process.wait(GUARD)
 
 
 @asynccontextmanager
@@ -151,5 +152,5 @@ async def open_page(
         await page.call("Page.navigate", url="about:blank")
     finally:
         socket.close()
-        while await asyncio.wait_for(socket.read_message(), _LIMIT) is not None:
+        while await asyncio.wait_for(socket.read_message(), GUARD) is not None:
             pass

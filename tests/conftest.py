@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,8 @@ def replays_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     It has in the processes of `make test`. `tests/whatif/test_running.py` tests the own ones.
     """
+    # However slow the machine is, no replay is left out.
+    monkeypatch.setattr(running, "_LIMIT", inf)
     if not sys.flags.hash_randomization:
         monkeypatch.setattr(running, "_answers", replays.answers)
 

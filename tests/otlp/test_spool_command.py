@@ -159,12 +159,12 @@ def test_one_that_a_scheduler_has_is_not_sent(path: Path, command: Command) -> N
 
 
 @pytest.mark.parametrize(
-    ("server", "timeout", "said"),
-    [(refusing, "1", "Nothing listens"), (silent_server, "10000", "no answer within")],
+    ("server", "long", "said"),
+    [(refusing, destination.LONG, "Nothing listens"), (silent_server, 0.1, "no answer within")],
 )
 def test_an_endpoint_that_takes_nothing_leaves_all_of_it(
     server: Callable[[], AbstractContextManager[str]],
-    timeout: str,
+    long: float,
     said: str,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,10 +172,10 @@ def test_an_endpoint_that_takes_nothing_leaves_all_of_it(
 ) -> None:
     """A request of hours does not hold it."""
     fill(path)
-    monkeypatch.setattr(destination, "LONG", 0.1)
+    monkeypatch.setattr(destination, "LONG", long)
     monkeypatch.setattr(spool, "_CLOSING", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", timeout)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")
     with server() as endpoint:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         code, out, err = command("--send", "--patience", "0")
