@@ -22,10 +22,9 @@ class Gate:
     """A fixed address before a server that may change; closed until it gets another mode.
 
     Modes: ``pass``; ``closed`` (connections are refused, open ones are reset); ``silent``
-    (connections are accepted, and everything is swallowed); ``hold`` (nothing moves while it
-    lasts, and nothing is lost); ``drip`` (requests pass, answers come one byte a second);
-    ``drip-content`` (the same, after the head of an HTTP answer); ``cut`` (requests pass, and the
-    connection breaks within the answer to the first one).
+    (connections are accepted, and everything is swallowed); ``drip`` (requests pass, answers
+    come one byte a second); ``drip-content`` (the same, after the head of an HTTP answer); ``cut``
+    (requests pass, and the connection breaks within the answer to the first one).
 
     Parameters
     ----------
@@ -112,14 +111,8 @@ class Gate:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
-    def _received(self, connection: socket.socket) -> bytes:
-        data = connection.recv(_CHUNK)
-        while self._mode == "hold":
-            time.sleep(0.02)
-        return data
-
     def _requests(self, near: socket.socket, far: socket.socket) -> None:
-        while data := self._received(near):
+        while data := near.recv(_CHUNK):
             if self.heard is not None:
                 self.heard += data
             if self._mode != "silent" and near not in self._forgotten:
@@ -127,7 +120,7 @@ class Gate:
 
     def _answers(self, near: socket.socket, far: socket.socket) -> None:
         before = self._taken()
-        while data := self._received(far):
+        while data := far.recv(_CHUNK):
             if self._mode == "cut" and self._taken() > before:
                 near.sendall(data[:10])
                 self._reset(near)

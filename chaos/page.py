@@ -79,10 +79,16 @@ ROWS = (
         "spool-overlap spool-outage-beyond-queue spool-scheduler-kills spool-kills spool-full-disk",
     ),
     (
-        "Workers are killed, stopped, or cut off from the scheduler",
+        "Workers are killed",
         "Every number is Dask's own",
         "Seconds that a killed worker had not reported to Dask",
-        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
+        "sigkill-workers",
+    ),
+    (
+        "Workers or the scheduler are stopped, or cut off from one another",
+        "Every number is Dask's own",
+        "Nothing; as above, if Dask gives the worker up",
+        "",
     ),
     (
         "Tasks log as fast as they can, and the collector is down ([logs](logs.md))",
@@ -194,7 +200,8 @@ _FOOT = """
 ## Not shown here
 
 If the code changed after a run, the results file names the older code by its hash. Clocks that are
-set by hours are shown in [simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
+set by hours, and processes and networks that stand still for seconds, are shown in
+[simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
 `tests/simulated/test_late_heartbeats.py`; small differences between clocks have
 [their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
 at each moment, by `make lab`. `tests/backends/test_prometheus.py` shows how a real Prometheus

@@ -10,20 +10,17 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.backends.clients import spans_of_otlp
-from tests.cluster.processes import Process
 from tests.waiting import eventually
 
 from chaos.disks import full_disk
-from chaos.gate import Gate
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import CLOSES, PATIENCE, RECONCILED, World, _increment
+from chaos.world import PATIENCE, World, _increment
 from dask_otel import semconv
 
 #: Seconds after which what has ended must be at the collector: several intervals.
@@ -100,71 +97,6 @@ def _sigkill_scheduler(world: World) -> str:
     )
 
 
-def _stopped(world: World, which: Callable[[World], Process], alone: bool) -> str:
-    """Stop a process in the middle of a run."""
-    world.start()
-    world.work(2)
-    with world.under_way(40, seconds=0.1):
-        which(world).popen.send_signal(signal.SIGSTOP)
-        time.sleep(8)
-        which(world).popen.send_signal(signal.SIGCONT)
-    world.work(2)
-    # A request that was under way when the scheduler stopped has timed out, and is sent again.
-    arrived = world.all_arrived(again=not alone and world.copies() > 0)
-    world.clean_log()
-    return arrived
-
-
-for _name, _words, _which, _more in (
-    ("sigstop-worker", "A worker", lambda world: world.workers[0], ""),
-    ("sigstop-scheduler", "The scheduler", lambda world: world.scheduler, "no counter goes back; "),
-):
-    scenario(
-        _name,
-        section=_SECTION,
-        fault=f"{_words} is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
-        promise=f"Each span and each increment once; {_more}where the time went adds up at every "
-        "export",
-    )(partial(_stopped, which=_which, alone=not _more))
-
-
-def _partition(world: World, mode: str, seconds: float, left: int) -> str:
-    """Cut a worker off in the middle of a run, and compare all numbers with Dask's own.
-
-    Of two workers so many are `left`: one whose connection breaks leaves, and its nanny with it.
-    """
-    gates: list[Gate] = []
-
-    def between(port: int) -> Gate:
-        gates.append(Gate(port))
-        gates[0].mode = "pass"
-        return gates[0]
-
-    world.start(nannies=True, behind=between)
-    with closing(gates[0]) as gate:
-        world.work(2)
-        with world.under_way(60, seconds=0.1):
-            gate.mode = mode
-            time.sleep(seconds)
-            gate.mode = "pass"
-        world.work(2)
-        eventually(lambda: len(world.client.nthreads()) == left, PATIENCE, "the workers are back")
-    return f"{world.reconciled()}; {left} of 2 workers are left; {CLOSES}"
-
-
-for _name, _words, _mode, _seconds, _left in (
-    ("partition", "stands still for 8 s", "hold", 8, 2),
-    ("partition-breaks", "swallows everything for 8 s, and its connections break", "silent", 8, 1),
-):
-    scenario(
-        _name,
-        section=_SECTION,
-        fault=f"The network between a worker and the scheduler {_words}",
-        promise=RECONCILED,
-        protocols=(HTTP,),
-    )(partial(_partition, mode=_mode, seconds=_seconds, left=_left))
-
-
 def _worker_below(nanny: int) -> int | None:
     """Return the process of a nanny's worker, which is not Python's resource tracker."""
     for children in Path(f"/proc/{nanny}/task").glob("*/children"):
@@ -206,7 +138,10 @@ def _sigkill_workers(world: World) -> str:
             progress(f"{killed} killed, {until - time.monotonic():.0f} s to go")
     assert killed, "nobody was killed"
     world.client.wait_for_workers(2, timeout=PATIENCE)
-    return f"{killed} killed in {_KILLING:.0f} s; {world.reconciled()}; {CLOSES}"
+    return (
+        f"{killed} killed in {_KILLING:.0f} s; {world.reconciled()}; "
+        "every metric equals Dask's own, and the sum closes"
+    )
 
 
 @scenario(

@@ -41,13 +41,6 @@ QUICK = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
 }
 SPAWNED = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}
-#: What is promised where a worker is cut off.
-RECONCILED = (
-    "Each span once; every number is what the workers reported to Dask; where the time went adds "
-    "up at every export"
-)
-#: What is observed where numbers reconcile.
-CLOSES = "every metric equals Dask's own, and the sum closes"
 _LINE = r"^[\d-]+ [\d:,]+ - distributed\.dask_otel - {level} - (.*)$"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -112,7 +105,6 @@ class World:
         endpoint: str | None = None,
         workers: int | None = None,
         nannies: bool = False,
-        behind: Callable[[int], Gate] | None = None,
         way: Mapping[str, str] = _NONE,
         within: Sequence[str] = (),
         bridge: bool = True,
@@ -127,8 +119,6 @@ class World:
             Where the scheduler exports to; by default the gate.
         workers, nannies
             How many (by default two, or one where there are peers), and whether each has a nanny.
-        behind
-            Makes the network between the scheduler, given its port, and the last worker.
         way
             The scheduler's variables about its way to the collector, such as a proxy: the peers
             get none of them.
@@ -150,14 +140,11 @@ class World:
         }
         preload = PRELOAD if bridge else ()
         self._cluster.start_scheduler(*preload, env=variables, within=within)
-        address = self._cluster.address
         for number in range(workers):
-            if behind is not None and number == workers - 1:
-                self._cluster.address = f"tcp://127.0.0.1:{behind(port_of(address)).port}"
             # Below each nanny is a process of its own, as by Dask's default.
             worker = self._cluster.start_worker(f"w{number}", nanny=nannies, env=SPAWNED)
             self.workers.append(worker)
-        self.client = Client(address, set_as_default=False)
+        self.client = Client(self._cluster.address, set_as_default=False)
         self.client.wait_for_workers(workers, timeout=PATIENCE)
 
     def begin(self, spans: int, env: Mapping[str, str] = _NONE) -> None:

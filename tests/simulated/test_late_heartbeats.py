@@ -1,4 +1,4 @@
-"""Heartbeats that come late, some at once; workers with wrong clocks; a scheduler's that is set.
+"""Heartbeats that come late, some at once; processes that stand still; clocks that are set.
 
 Which of two runs of a task a cut lists, and which of its seconds are in which heartbeat, is then
 known long after the scheduler has heard of their ends.
@@ -16,6 +16,7 @@ import pytest
 from distributed import span, wait
 from lab.programs import draw, run
 
+from dask_otel.lab.clock import Machine
 from tests.simulated.observed import QUICK, Simulated
 from tests.simulated.tasks import fail
 from tests.waiting import eventually
@@ -65,6 +66,27 @@ def test_heartbeats_may_come_with_the_name_of_a_worker(o: Simulated) -> None:
     handlers["heartbeat_worker"] = named
     with span("named"):
         wait(o.client.map(time.sleep, [1.5, 1.0, 0.2]))
+
+
+def held(sender: Machine, receiver: Machine, message: object) -> float:
+    """Let the network between one worker and the scheduler stand still for eight seconds."""
+    is_between = {"w0", "scheduler"} == {sender.name, receiver.name}
+    return max(0.0, 9.0 - sender.loop.now) if is_between and sender.loop.now > 1.0 else 0.0
+
+
+@pytest.mark.parametrize(
+    "stands",
+    ["w0", "scheduler", pytest.param("", marks=pytest.mark.options(latency=held))],
+)
+def test_a_process_or_the_network_stands_still_for_seconds(o: Simulated, stands: str) -> None:
+    with span("across"):
+        futures = o.client.map(time.sleep, [0.1] * 60, pure=False)
+        time.sleep(1.0)
+        if stands:
+            o.cluster.machines[stands].stop(8.0)
+    wait(futures)
+    o.quiet()
+    assert o.named("across").counts.memory == 60
 
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})
