@@ -14,7 +14,7 @@ from tests.receiver import port_of, receiver
 from tests.waiting import eventually
 
 from chaos.collectors import ONCE, collector, through
-from chaos.proxies import Proxy, proxy
+from chaos.proxies import proxy
 from chaos.scenario import HTTP, CannotRun
 from chaos.world import PATIENCE, PATIENT, World
 
@@ -108,47 +108,6 @@ for _name, _fault, _promise in (
 # ------------------------------------------------------------------------------------- proxies
 
 
-def _behind_proxy(world: World, made: Proxy, statuses: Sequence[int], **start: object) -> str:
-    """Take the collector away behind a proxy, which answers in its place."""
-    modes, answers = {502: "closed", 504: "silent"}, made.answered
-
-    @contextmanager
-    def fault() -> Iterator[None]:
-        assert answers[200], "nothing went through the proxy"
-        for status in statuses:
-            world.gate.mode = modes[status]
-            eventually(partial(answers.get, status), PATIENCE, f"the proxy answers {status}")
-        yield
-        world.gate.mode = "pass"
-
-    observed = through(world, fault(), start=partial(world.start, **start))
-    counts = ", ".join(f"{answers[status]} × {status}" for status in (200, *statuses))
-    return f"{observed}; the proxy answered {counts} on {made.connections} connections"
-
-
-def _proxied(address: str) -> dict[str, str]:
-    """Return the variables that `requests` and gRPC read, with no exception for any host."""
-    both = {"http_proxy": address, "https_proxy": address, "no_proxy": ""}
-    return {**both, **{name.upper(): value for name, value in both.items()}}
-
-
-def _http(world: World, reverse: bool) -> str:
-    with proxy(world.gate.port if reverse else 0) as made:
-        way = {"endpoint": made.url} if reverse else {"way": _proxied(made.url)}
-        return _behind_proxy(world, made, [502, 504], **way)
-
-
-for _name, _fault, _reverse in (
-    ("reverse-proxy", "An HTTP proxy stands before it (reverse, with keep-alive), and answers 502, "
-     "then 504, while it is away", True),
-    ("http-proxy", "The way to it is an HTTP proxy (`HTTP_PROXY`), which answers 502, then 504, "
-     "while it is away", False),
-):  # fmt: skip
-    collector(_name, fault=_fault, promise=ONCE, protocols=(HTTP,))(
-        partial(_http, reverse=_reverse)
-    )
-
-
 @collector(
     "connect-proxy",
     fault="The way to it is a tunnel (`HTTPS_PROXY`, `CONNECT`, with TLS inside), which breaks; "
@@ -158,12 +117,25 @@ for _name, _fault, _reverse in (
 def _connect_proxy(world: World) -> str:
     certificate = _certificate(world)
     with proxy() as made, receiver(world.protocol, tls=certificate) as world.collector:
+        answers = made.answered
+
+        @contextmanager
+        def fault() -> Iterator[None]:
+            assert answers[200], "nothing went through the proxy"
+            world.gate.mode = "closed"
+            eventually(lambda: answers[502], PATIENCE, "the proxy answers 502")
+            yield
+            world.gate.mode = "pass"
+
         world.gate.target = port_of(world.collector.endpoint)
-        trust = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.certificate)}
-        return _behind_proxy(
-            world, made, [502],
-            endpoint=f"https://127.0.0.1:{world.gate.port}", way=_proxied(made.url) | trust,
-        )  # fmt: skip
+        # The variables that `requests` and gRPC read, with no exception for any host.
+        way = {
+            "https_proxy": made.url, "HTTPS_PROXY": made.url, "no_proxy": "", "NO_PROXY": "",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.certificate),
+        }  # fmt: skip
+        endpoint = f"https://127.0.0.1:{world.gate.port}"
+        observed = through(world, fault(), start=partial(world.start, endpoint=endpoint, way=way))
+    return f"{observed}; the proxy answered {answers[200]} × 200, {answers[502]} × 502"
 
 
 # ------------------------------------------------------------------------------------- names

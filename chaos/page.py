@@ -57,8 +57,7 @@ ROWS = (
         "Its name does not resolve; a proxy or TLS is wrong on the way",
         "It arrives once after the repair",
         "As above. With `http://` and a server that wants TLS, requests are sent unencrypted",
-        "dead-name late-name tls-untrusted tls-name tls-to-plain plain-to-tls reverse-proxy "
-        "http-proxy connect-proxy",
+        "dead-name late-name tls-untrusted tls-name tls-to-plain plain-to-tls connect-proxy",
     ),
     (
         "The scheduler is stopped by an operator (SIGTERM, Ctrl-C)",
