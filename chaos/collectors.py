@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
+from tests.receiver import decode_spans
 from tests.waiting import eventually
 
 from chaos.pairs import compare
@@ -107,29 +106,10 @@ def _mode(world: World, mode: str, content: Any = None, **options: Any) -> str:
     return through(world, answer, changed(world.gate, mode=mode), **options)
 
 
-#: What a server answers that asks for a pause, over HTTP and over gRPC.
-_PAUSE = (429, "RESOURCE_EXHAUSTED")
-
-
 def _answers(world: World, answers: tuple[int, str], **values: Any) -> str:
     answer = answers[world.protocol == GRPC]
     start = partial(world.start, PATIENT)
     return through(world, changed(world.collector, answer=answer, **values), start=start)
-
-
-def _pause(world: World) -> str:
-    times = defaultdict[str, list[float]](list)
-
-    def note(signal: str) -> None:
-        if world.collector.answer is not None:
-            times[signal].append(time.monotonic())
-
-    world.collector.before_answer = note
-    observed = _answers(world, _PAUSE, retry_after=1)
-    pauses = [later - earlier for of in times.values() for earlier, later in pairwise(of)]
-    assert pauses, "nothing was tried twice"
-    assert min(pauses) > 0.9, f"tried again after {min(pauses):.2f} s"
-    return f"{observed}; tried again after {min(pauses):.1f} s at the soonest"
 
 
 def _redirected(world: World) -> str:
@@ -165,49 +145,14 @@ _FAULTS: tuple[tuple[str, str, str, Callable[[World], str], tuple[str, ...]], ..
      partial(_answers, answers=(400, "INVALID_ARGUMENT")), BOTH),
     ("unavailable", "It can't take anything now (500, `UNAVAILABLE`)", ONCE,
      partial(_answers, answers=(500, "UNAVAILABLE")), BOTH),
-    ("pause", "It asks for a pause of 1 s (429 with `Retry-After`, `RESOURCE_EXHAUSTED` with "
-     "`RetryInfo`)", f"{ONCE}; nothing is sent sooner than that", _pause, BOTH),
     ("long-pause", "It asks for a pause of an hour (429 with `Retry-After`, `RESOURCE_EXHAUSTED` "
      "with `RetryInfo`)", f"{ONCE}; the bridge waits for 30 s at most before the next try",
-     partial(_answers, answers=_PAUSE, retry_after=3600), BOTH),
+     partial(_answers, answers=(429, "RESOURCE_EXHAUSTED"), retry_after=3600), BOTH),
     ("redirect", "It redirects (301) to a page that answers 200",
      ONCE + "; a redirect is not followed", _redirected, (HTTP,)),
 )  # fmt: skip
 for _name, _fault, _promise, _run, _protocols in _FAULTS:
     collector(_name, fault=_fault, promise=_promise, protocols=_protocols)(_run)
-
-
-def _names(request: Any) -> list[str]:
-    return [span.name for r in request.resource_spans for s in r.scope_spans for span in s.spans]
-
-
-def _refuses(world: World, status: int, refused: Callable[[list[str]], bool]) -> None:
-    """Refuse, for ever, requests with certain spans."""
-    answer = status if world.protocol == HTTP else "INVALID_ARGUMENT"
-    world.collector.judge = lambda signal, request: (
-        answer if signal == "traces" and refused(_names(request)) else None
-    )
-
-
-@collector(
-    "too-large",
-    fault="It takes requests of up to 4 spans, and answers 413 (`INVALID_ARGUMENT`) to larger ones",
-    promise="Batches are taken apart until they fit; each span arrives once",
-)
-def _too_large(world: World) -> str:
-    _refuses(world, 413, lambda names: len(names) > 4)
-    # One batch of all of it.
-    world.start({"OTEL_BSP_SCHEDULE_DELAY": "3000"})
-    world.work(10)
-    compare(world)
-    arrived = world.all_arrived()
-    sizes = [len(_names(request)) for signal, request, _ in world.collector.requests
-             if signal == "traces"]  # fmt: skip
-    refused = [size for size in sizes if size > 4]
-    assert refused, "no request was too large"
-    assert world.dropped("rejected") == 0
-    world.clean_log()
-    return f"{arrived}; {len(refused)} requests of up to {max(refused)} spans were refused"
 
 
 @collector(
@@ -216,7 +161,12 @@ def _too_large(world: World) -> str:
     promise="That span is dropped, counted as `rejected`, and logged once; all others arrive once",
 )
 def _poison(world: World) -> str:
-    _refuses(world, 400, lambda names: "work 3" in names)
+    answer = 400 if world.protocol == HTTP else "INVALID_ARGUMENT"
+    world.collector.judge = lambda signal, request: (
+        answer
+        if signal == "traces" and "work 3" in [one.name for one in decode_spans(request)]
+        else None
+    )
     world.start({"OTEL_BSP_SCHEDULE_DELAY": "2000"})
     world.work(8)
     compare(world)
@@ -235,38 +185,6 @@ def _poison(world: World) -> str:
     return (
         f"{spans - 1} of {spans} spans; 1 counted as `rejected`, logged once; all tasks are counted"
     )
-
-
-@collector(
-    "partial",
-    fault="It answers each request with 2 items rejected (partial success)",
-    promise="They are counted as `rejected` and not as exported, and never sent again; the "
-    "server's words are logged once",
-)
-def _partial(world: World) -> str:
-    expected = 0
-
-    def judge(signal: str, request: Any) -> None:
-        nonlocal expected
-        if signal == "traces" and world.collector.partial is not None:
-            expected += min(2, len(_names(request)))
-
-    world.collector.judge = judge
-    world.begin(2)
-    with changed(world.collector, partial=(2, "quota of chaos")):
-        world.work()
-        compare(world)
-        world.all_spans_arrived()
-    world.work(1)
-    arrived = world.all_arrived()
-    eventually(
-        lambda: world.dropped("rejected", "traces") == expected > 0, 60, "what it did not take"
-    )
-    warnings = world.logged("WARNING", "quota of chaos")
-    # One for spans, one for data points.
-    assert len(warnings) == 2, warnings
-    world.clean_log()
-    return f"{arrived}; {expected} spans counted as `rejected`; logged once for each kind of item"
 
 
 @collector(

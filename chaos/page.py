@@ -39,13 +39,14 @@ ROWS = (
         "The collector answers with an error, a pause or a redirect",
         "It waits as long as the collector asks (30 s at most), and arrives once",
         "As above",
-        "refused unavailable pause long-pause redirect",
+        "refused unavailable long-pause redirect",
     ),
     (
-        "The collector refuses single spans, large requests, or a part of a request",
+        "The collector refuses single spans; large requests, or a part of one, are "
+        "[tested apart](reliability-evidence.md#not-shown-here)",
         "Everything that it accepts arrives once",
         "What it refuses, counted as `rejected`",
-        "too-large poison partial",
+        "poison",
     ),
     (
         "The collector is away for longer than the queue holds",
@@ -203,8 +204,11 @@ set by hours, and processes and networks that stand still for seconds, are shown
 [simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
 `tests/simulated/test_late_heartbeats.py`; small differences between clocks have
 [their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
-at each moment, by `make lab`. `tests/backends/test_prometheus.py` shows how a real Prometheus
-counts a series that retires and returns.
+at each moment, by `make lab`. Each answer that a server can give has a test over real sockets in
+`tests/otlp/test_answers.py`, and what becomes of requests that are too large, are taken in part, or
+have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`.
+`tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
+returns.
 """
 
 
