@@ -76,7 +76,7 @@ ROWS = (
         "A killed scheduler, or a close without a collector, with a spool (`otel.spool.path`)",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
-        "spool-overlap spool-outage-beyond-queue spool-scheduler-kills spool-kills spool-full-disk",
+        "spool-overlap spool-outage-beyond-queue spool-kills spool-full-disk",
     ),
     (
         "Workers are killed",
@@ -206,7 +206,8 @@ set by hours, and processes and networks that stand still for seconds, are shown
 [their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
 at each moment, by `make lab`. Each answer that a server can give has a test over real sockets in
 `tests/otlp/test_answers.py`, and what becomes of requests that are too large, are taken in part, or
-have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`.
+have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`. What a scheduler with a
+spool that is killed leaves to the next one is in `tests/cluster/test_spool.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.
 """

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import random
 import sqlite3
 import time
-from collections import Counter
 from pathlib import Path
 
 from tests.waiting import eventually
@@ -17,9 +14,6 @@ from chaos.world import PATIENCE, World
 from dask_otel._otel.sdk.encode import span_name
 
 _SECTION = "The spool"
-_KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
-#: Not to be decided by luck: the same moments each time.
-_SEED = 20261121
 
 
 def _path(world: World) -> Path:
@@ -61,20 +55,6 @@ def _nothing_waits(world: World) -> None:
     eventually(lambda: not _names(world), PATIENCE, "nothing waits")
 
 
-def _is_lost(world: World, name: str) -> bool:
-    """Return whether a span, which arrived once, ended with a killed scheduler."""
-    (one,) = world.spans(name)
-    found = [one.attributes.get(f"dask.span.{key}") for key in ("complete", "result")]
-    assert one.start_ns < one.end_ns
-    is_lost = one.attributes.get("error.type") == "SchedulerLost"
-    assert not is_lost or found == [False, "error"], found
-    return is_lost
-
-
-def _runs(world: World) -> int:
-    return len({one.resource["service.instance.id"] for one in world.spans()})
-
-
 @scenario(
     "spool-overlap",
     section=_SECTION,
@@ -107,7 +87,7 @@ def _overlap(world: World) -> str:
     world.gate.mode = "pass"
     world.all_spans_arrived()
     world.nothing_came_twice()
-    assert _runs(world) == 2
+    assert len({one.resource["service.instance.id"] for one in world.spans()}) == 2
     _nothing_waits(world)
     assert world.logged("ERROR") == [refused]
     return (
@@ -135,57 +115,6 @@ def _outage(world: World) -> str:
     _nothing_waits(world)
     world.one_message_each()
     return f"{arrived}; 0 dropped"
-
-
-@scenario(
-    "spool-scheduler-kills",
-    section=_SECTION,
-    fault=f"A scheduler is killed (SIGKILL) at random moments, {_KILLS} times, with the collector "
-    "down; then one starts that can send",
-    promise="Each span that was in the file at a kill arrives, once; the file needs no repair",
-    protocols=(HTTP,),
-)
-def _kills(world: World) -> str:
-    world.gate.mode = "closed"
-    rng = random.Random(_SEED)
-    known: set[str] = set()
-    saved = 0
-    for _ in range(_KILLS):
-        _start(world)
-        world.work(1, tasks=2)
-        for _ in range(5):
-            # Some end before the kill, some do not.
-            world.submit(rng.randrange(1, 4), seconds=rng.random() / 2)
-        time.sleep(rng.random())
-        world.scheduler.kill()
-        world.clean_log()
-        names = _names(world)
-        saved += not names <= known
-        known |= names
-    world.gate.mode = "pass"
-    _start(world)
-
-    def there() -> bool:
-        missing = known - {one.path for one in world.spans()}
-        assert not missing, f"missing {sorted(missing)}"
-        return True
-
-    eventually(there, PATIENCE, "each span that was in the file")
-    _nothing_waits(world)
-    world.nothing_came_twice()
-    copies = Counter(one.path for one in world.spans())
-    assert set(copies.values()) == {1}, copies.most_common(3)
-    # The file may have got to know more between the last look and the kill, and not less.
-    assert copies.keys() >= known
-    lost = sum(_is_lost(world, name) for name in copies)
-    # A run that was killed early may have nothing in the file.
-    assert saved <= _runs(world) <= _KILLS, (saved, _runs(world))
-    world.clean_log()
-    return (
-        f"{_KILLS} kills; {len(known)} of {len(known)} spans that were in the file, {lost} of them "
-        f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} that were "
-        "submitted were not in it yet"
-    )
 
 
 @scenario(
