@@ -315,10 +315,10 @@ class World:
         """Wait for the first warning, and return it."""
         return str(eventually(lambda: self.logged("WARNING"), PATIENCE, "a warning")[0])
 
-    def one_message_each(self, recovered: bool = True, reasons: int = 1) -> None:
-        """Check for one warning of each reason of the failure, and wait for one line of its end."""
+    def one_message_each(self, recovered: bool = True) -> None:
+        """Check for one warning of the failure, and wait for one line of its end."""
         warnings = self.logged("WARNING")
-        assert len(warnings) == reasons, f"{len(warnings)} warnings: {warnings}"
+        assert len(warnings) == 1, f"{len(warnings)} warnings: {warnings}"
         if recovered:
             again = eventually(
                 lambda: [line for line in self.logged("INFO") if line.endswith(" again")],

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import resource
-from typing import Any
-
-from tests.waiting import eventually
 
 from chaos.collectors import arrived_or_lost
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import PATIENCE, World
+from chaos.world import World
 from chaos.world import world as another_world
 
 _MIB = 2**20
@@ -21,8 +18,8 @@ _SPANS, _STEPS = 6, 12
 _QUEUE, _FULL = 512, 6
 #: Calls between a task and its error, two lines each: some 30 KiB of traceback.
 _DEPTH = 150
-#: Bytes that the limit leaves free, and requests for which there is no memory.
-_LEFT, _STARVED = 128 * _MIB, 3
+#: Bytes that the limit leaves free.
+_LEFT = 128 * _MIB
 _ENV = {
     # One heap for all threads: each other one would reserve 64 MiB of the limit for itself.
     "MALLOC_ARENA_MAX": "1",
@@ -65,37 +62,14 @@ def _grown(world: World) -> list[int]:
     return sizes
 
 
-def starve(times: int, dask_scheduler: Any) -> None:
-    """Let there be no memory for the next requests of spans; runs on the scheduler."""
-    from dask_otel._otel.sdk.sink import ExporterSink
-
-    send, left = ExporterSink.send, [None] * times
-
-    def starved(self: ExporterSink, items: Any, longest: float) -> Any:
-        if left and self.signal == "traces":
-            left.pop()
-            raise MemoryError
-        return send(self, items, longest)
-
-    ExporterSink.send = starved  # type: ignore[method-assign]
-    dask_scheduler.chaos = left
-
-
-def has_starved(dask_scheduler: Any) -> bool:
-    """Return whether there is memory for the next request again; runs on the scheduler."""
-    return not dask_scheduler.chaos
-
-
 @scenario(
     "memory-limit",
     section="The machine",
     fault="The scheduler has 128 MiB left (`RLIMIT_AS`), the collector is away while 72 spans end, "
-    "each with 16 long stack traces, and the queue holds 512 records; when the collector is back, "
-    "there is no memory for the first requests (`MemoryError` where they are encoded)",
+    "each with 16 long stack traces, and the queue holds 512 records",
     promise="Memory is bounded: the queue drops what does not fit, and the bridge takes no more "
-    "however long it lasts. A request for which there is no memory is tried again as any other "
-    "that fails. Each record arrives once or is counted as lost; the counters lose nothing; the "
-    "scheduler runs on",
+    "however long it lasts. Each record arrives once or is counted as lost; the counters lose "
+    "nothing; the scheduler runs on",
     protocols=(HTTP,),
     loses=True,
 )
@@ -121,20 +95,15 @@ def _memory_limit(world: World) -> str:
     bound = _QUEUE * 3 * 8192 + 16 * _MIB
     assert ours < bound, f"the bridge takes {ours / _MIB:.0f} MiB, of {bound / _MIB:.0f} MiB"
 
-    world.client.run_on_scheduler(starve, _STARVED)
     world.gate.mode = "pass"
-    eventually(
-        lambda: world.client.run_on_scheduler(has_starved), PATIENCE, "requests without memory"
-    )
     world.work(3)
     # A span, its group, and its tasks; of those of `work` the slowest task alone.
     sent = (2 + _STEPS * _SPANS) * (2 + _FAILING) + 3 * 3
     lost = arrived_or_lost(world, arrived, sent)
     tasks = world.all_tasks_counted()
-    # Nobody listened, and then there was no memory.
-    world.one_message_each(reasons=2)
+    world.one_message_each()
     return (
         f"{max(0.0, ours / _MIB):.0f} MiB more than without the bridge, {later / _MIB:+.0f} MiB of "
-        f"it after the queue was full; {_STARVED} requests found no memory; {lost} records are "
+        f"it after the queue was full; {lost} records are "
         f"counted as `queue_full`, all others came once; {tasks} of {tasks} tasks are counted"
     )
