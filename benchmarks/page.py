@@ -69,9 +69,8 @@ _READING = """
   bridge makes them from Dask's records, and pauses after each half millisecond of work, or a whole
   one if no other thread wants the GIL, to leave the GIL to the event loop.
 - **Trace context** (row 9) counts the instructions of the whole bridge as row 1 does, with one
-  feature switched off or on, and those of the hooks on a worker whose tasks do nothing. In
-  brackets is the difference from the first figure of the line. The hooks of worker and client are
-  timed, too: the least of many runs, in CPU time.
+  feature switched off or on. In brackets is the difference from the first figure of the line. The
+  hooks of worker and client are timed: the least of many runs, in CPU time.
 - **The spool** (row 10): instructions as in row 9, for spans of four tasks that are noted when they
   begin and when their work is done, with `otel.spool.path` and without. The thread is measured in
   its own process, with the store alone: spans are encoded, written in transactions of 100, and
@@ -86,7 +85,7 @@ _READING = """
   send (20 a second from 10 workers, 167 from 1,000), four ticks, ten spans that end and ten that
   begin, and a sixtieth of a hand-over of metrics. *later* is after 10,000 more spans have ended.
   Collections of garbage are off. The shares are larger than that of row 11, because simulated
-  workers send no messages that Dask would have to read. The peers are counted at the same places.
+  workers send no messages that Dask would have to read.
   The steps of a hand-over of the largest cluster are among the callbacks that row 3 times.
 - **The path** (row 15): instructions as in row 1, of the whole bridge with `otel.spans.path` and
   without. Each task of a chain needs the one before, those of a tree two of the level before. The
@@ -201,16 +200,12 @@ It did not help, or not enough to keep it:
 - fixed parameters in the worker's hook (row 9): 2.3 to 2.1 µs. A release of Dask with one more
   parameter would break it.
 
-## The peers
+## A peer
 
-- *naive bridge*: a simple bridge that polls Dask's properties. It asks all spans for
-  `cumulative_worker_metrics` (`benchmarks/naive.py`). Its cost grows with the number of all spans
-  since the start, and its event loop stands still meanwhile.
-- *Dask's /metrics*: Dask's own pages for Prometheus, of the scheduler and of the workers.
-- *dask-opentelemetry* 0.0.1a0 (PyPI) does nothing on the scheduler. On the workers it makes two
-  spans of each task with the SDK: about 80 µs of CPU a task, by hand, with SDK 1.24 (it does not
-  start on 1.45), a batch processor and an exporter that discards everything. It has no row, since
-  one environment can't hold both.
+*dask-opentelemetry* 0.0.1a0 (PyPI) does nothing on the scheduler. On the workers it makes two
+spans of each task with the SDK: about 80 µs of CPU a task, by hand, with SDK 1.24 (it does not
+start on 1.45), a batch processor and an exporter that discards everything. It has no row, since
+one environment can't hold both.
 """
 
 
