@@ -130,6 +130,7 @@ def _connect_proxy(world: World) -> str:
         world.gate.target = port_of(world.collector.endpoint)
         # The variables that `requests` and gRPC read, with no exception for any host.
         way = {
+            **PATIENT,
             "https_proxy": made.url, "HTTPS_PROXY": made.url, "no_proxy": "", "NO_PROXY": "",
             "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.certificate),
         }  # fmt: skip
