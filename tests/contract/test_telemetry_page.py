@@ -254,6 +254,7 @@ EVERYTHING = FinishedSpan(
             path=TaskPath((0.5,) * 11, ("j", 1)),
         ),
     ),
+    computed=0.5,
     memory=SpanMemory(3_000, 9_000.0, (("load", 2_000), ("join", 1_000))),
     worker_peak=WorkerPeak(0.7, "w0", 5.0, 40, 2),
     path=SpanPathFacts((1.0,) * 12, 3, 1, 0.5),

@@ -205,7 +205,22 @@ def test_killed_workers(o: Simulated, counts: str, lost: int) -> None:
     assert deadly.failures[0].worker_name in ("w0", "w1")
     # Also of a run that no other follows.
     assert deadly.first_start == pytest.approx(deadly.start, abs=0.01)
-    assert deadly.worker_count == lost
+    assert (deadly.worker_count, deadly.computed) == (lost, None)
+
+
+@pytest.mark.options(workers=1, threads=1)
+def test_what_the_last_runs_of_a_worker_computed_is_known_without_its_heartbeat(
+    o: Simulated,
+) -> None:
+    with span("last"):
+        wait(o.client.submit(nap, 1.0))
+        wait(o.client.submit(nap, 0.05))
+    o.cluster.leave("w0")
+    o.quiet()
+    last = o.named("last")
+    assert last.computed == pytest.approx(1.05, abs=CLOSE)
+    # Dask's own sum has no heartbeat after them.
+    assert sum(last.activities.values()) < 1.02
 
 
 @pytest.mark.options(workers=0)

@@ -105,9 +105,27 @@ def test_the_flame_graph_has_all_time_in_the_order_of_the_tree(tmp_path: Path) -
     # The widest line of parse, and what Dask measured of its prefix.
     assert data["nodes"][3][4] == 33
     assert data["cpu"] == {"etl/read": [8.0, 12.0], "etl/read\nload": [8.0, 12.0]}
-    found: Any = flame(made.runs[0])
-    # Two spans, of half of 40 s each; what passes outside of threads does not count.
-    assert (found["seconds"], found["coverage"]) == (26.0, pytest.approx(26 / 40))
+
+
+@pytest.mark.parametrize(
+    ("facts", "share"),
+    [
+        # Two spans, of half of 40 s each; what passes outside of threads does not count.
+        ({}, 26 / 40),
+        # What the bridge has found counts more than Dask's seconds.
+        ({"dask.span.profile.time": 26.0, "dask.span.profile.coverage": 0.65}, 26 / 60),
+        ({"dask.task.lost.count": 1}, None),
+        ({"dask.span.complete": False}, None),
+        ({"dask.span.activity.time.thread-cpu": -8.0}, None),
+    ],
+)
+def test_the_coverage_is_that_of_all_spans_or_absent(
+    facts: dict[str, Any], share: float | None, tmp_path: Path
+) -> None:
+    (run,) = report(tmp_path, of(make_profile(*USUAL))).runs
+    run.spans[0].attributes.update(facts)
+    found: Any = flame(run)
+    assert (found["seconds"], found["coverage"]) == (26.0, share and pytest.approx(share))
 
 
 def test_what_is_too_narrow_has_no_box_and_the_rest_is_not_stretched(tmp_path: Path) -> None:

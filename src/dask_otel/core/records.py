@@ -370,6 +370,9 @@ class FinishedSpan(SpanDescription):
     dask_idle: float
     #: Own seconds of context ``execute``, by Dask's name of the activity.
     activities: Mapping[Hashable, float]
+    #: Own seconds of runs with a result, of which workers tell as each ends; None if other runs
+    #: were lost with their worker, or cut off.
+    computed: float | None = 0.0
     #: Seconds for which tasks ran after they had seceded, its own and those of the tree below.
     seceded: float = 0.0
     #: Own share of the cluster's idle seconds, and that plus own execute seconds; None if not

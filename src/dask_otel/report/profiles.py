@@ -10,6 +10,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import Frame, Stack
@@ -18,11 +19,12 @@ from dask_otel.core.text import full_name, span_tags
 from dask_otel.core.traces.values import in_threads
 from dask_otel.report import words
 from dask_otel.report.seconds import span_activities
-from dask_otel.report.telemetry.model import Session, Skipped
+from dask_otel.report.telemetry.model import Session, Skipped, Span
 
 #: Kinds of diagnoses that a function explains, and the least share of its time to be named.
 _OF_CODE: Final = ("chain", "long_task", "gil", "off_cpu")
 _NAMED: Final = 0.1
+_LOST: Final = semconv.TASK_OUTCOME_COUNT.format("lost")
 #: A file of traces, and the beginning of the names of all files of its run.
 _TRACES: Final = re.compile(r"(.+-)\d{4,}-traces\.jsonl")
 #: Functions in a list, and columns of a place.
@@ -175,15 +177,24 @@ def _per_task(both: Sequence[float], tasks: Sequence[float]) -> str:
     return f" (a task: {first}, then {then})"
 
 
-def ran_in_threads(spans: Iterable[SpanStacks], session: Session) -> float:
-    """Return the seconds for which tasks of these spans ran in threads, from Dask's metrics."""
-    keys = {(span.trace_id, span.span_id) for span in spans}
-    ran = (span for span in session.of_type("span") if span.key in keys)
-    return sum(in_threads(span_activities(span)) for span in ran)
+def ran_in_threads(spans: Iterable[Span]) -> float | None:
+    """Return the seconds for which tasks of spans ran in threads; None if unknown of one."""
+    took = [*map(_ran, spans)]
+    return None if None in took else sum(filter(None, took))
+
+
+def _ran(span: Span) -> float | None:
+    sampled, covered = map(span.number, (semconv.SPAN_PROFILE_TIME, semconv.SPAN_PROFILE_COVERAGE))
+    if sampled and covered:
+        # The bridge knows them, even if workers closed before they reported them to Dask.
+        return sampled / covered
+    whole = span.attributes.get(semconv.SPAN_COMPLETE, True) and not span.number(_LOST)
+    return in_threads(span_activities(span)) if whole else None
 
 
 def _scale(profile: Profile, session: Session) -> float:
-    ran = ran_in_threads(profile.spans, session)
+    keys = {(span.trace_id, span.span_id) for span in profile.spans}
+    ran = ran_in_threads(span for span in session.of_type("span") if span.key in keys)
     return ran / (seconds_of(profile.spans) or 1.0) if ran else 1.0
 
 

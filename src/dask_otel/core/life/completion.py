@@ -60,10 +60,12 @@ def finish(
         The results in memory, if they are followed.
     """
     below = span.below or Below()
-    complete = complete and below.complete
     groups, facts, ordinals = _finish_groups(span, cluster, memory)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
     counts = TaskCounts.of(*span.groups)
+    known = complete and not counts.lost
+    computed = sum([one.durations.get("compute", 0.0) for one in facts]) if known else None
+    complete = complete and below.complete
     result = worst(_own_result(counts, complete, cut_off), below.result)
     failures = tuple(f for f in (span.failed or {}).values() if f is not None)
     dropped_failures = counts.erred - len(failures)
@@ -97,6 +99,7 @@ def finish(
         capacity=described.capacity,
         elsewhere=elsewhere,
         activities=span.activities,
+        computed=computed,
         seceded=span.seceded + below.seceded,
         path=path,
         memory=None if memory is None else memory.of_span(span),

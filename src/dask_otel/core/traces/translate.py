@@ -39,7 +39,7 @@ from dask_otel.core.text import (
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redact import redacted_name, redacted_value
 from dask_otel.core.traces.task_records import TaskRecords
-from dask_otel.core.traces.values import SpanLimits, Written, in_threads
+from dask_otel.core.traces.values import SpanLimits, Written, coverage, in_threads
 
 _DEFAULT_LIMITS: Final = SpanLimits()
 
@@ -267,10 +267,12 @@ class _Translation(TaskRecords):
             }
         if profile is not None:
             out[semconv.SPAN_PROFILE], sampled = profile
-            executed = in_threads(finished.activities)
+            # Of the last runs of a worker that closed, there is only what they computed.
+            known = finished.computed
+            ran = None if known is None else max(in_threads(finished.activities), known)
             numbers |= {
                 semconv.SPAN_PROFILE_TIME: sampled,
-                semconv.SPAN_PROFILE_COVERAGE: sampled / executed if executed else None,
+                semconv.SPAN_PROFILE_COVERAGE: coverage(sampled, ran),
             }
         self._put(out, numbers)
         self._put_origin(out, finished)

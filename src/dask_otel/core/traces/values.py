@@ -51,11 +51,21 @@ Written: TypeAlias = dict[str, AttributeValue]
 _OUTSIDE: Final = frozenset(
     ("other", "deserialize", "disk-read", "disk-write", "compress", "decompress", "serialize")
 )
+#: More than this part of its seconds cannot be samples of a span: noise is less.
+_MOST_SAMPLED: Final = 1.1
 
 
 def in_threads(activities: Mapping[Any, float]) -> float:
     """Return the seconds of a span's tasks in their threads, where samples are taken."""
     return sum(seconds for name, seconds in activities.items() if name not in _OUTSIDE)
+
+
+def coverage(sampled: float, ran: float | None) -> float | None:
+    """Return the sampled share of the seconds that tasks ran in threads; None if unknown.
+
+    It is no share if samples say more: there are few of them, or Dask does not know all seconds.
+    """
+    return sampled / ran if ran and sampled <= _MOST_SAMPLED * ran else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.profiles.stacks import Frame, Stack
+from dask_otel.core.traces.values import coverage
 from dask_otel.report.page.payload import pack
 from dask_otel.report.profiles import (
     Seconds,
@@ -52,11 +53,11 @@ def flame(session: Session) -> dict[str, Any] | None:
     found = spans_of(session.profiles)
     if not found:
         return None
-    seconds, ran = seconds_of(found), ran_in_threads(found, session)
+    seconds, ran = seconds_of(found), ran_in_threads(session.of_type("span"))
     return {
         "packed": _tree(merged(found), cpu=_cpu(session)),
         "seconds": seconds,
-        "coverage": seconds / ran if ran else None,
+        "coverage": coverage(seconds, ran),
         "cautions": [*cautions(session.profiles)],
     }
 
