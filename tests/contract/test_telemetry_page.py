@@ -255,6 +255,7 @@ EVERYTHING = FinishedSpan(
         ),
     ),
     computed=0.5,
+    ran_on=frozenset({"tcp://w0"}),
     memory=SpanMemory(3_000, 9_000.0, (("load", 2_000), ("join", 1_000))),
     worker_peak=WorkerPeak(0.7, "w0", 5.0, 40, 2),
     path=SpanPathFacts((1.0,) * 12, 3, 1, 0.5),

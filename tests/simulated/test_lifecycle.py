@@ -206,6 +206,7 @@ def test_killed_workers(o: Simulated, counts: str, lost: int) -> None:
     # Also of a run that no other follows.
     assert deadly.first_start == pytest.approx(deadly.start, abs=0.01)
     assert (deadly.worker_count, deadly.computed) == (lost, None)
+    assert len(deadly.ran_on or ()) == lost
 
 
 @pytest.mark.options(workers=1, threads=1)

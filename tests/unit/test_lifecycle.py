@@ -200,6 +200,19 @@ def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
     assert span.workers.keys() == {"ran", "reported"}
 
 
+def test_a_span_without_an_open_one_above_says_where_its_tree_ran(core: Driven) -> None:
+    root = core.done()
+    core.done(root, worker="w1")
+    for _ in range(2):
+        core.after(5.0, "w0", "w1")
+    # The one above was exported.
+    core.done(root, worker="w1")
+    for _ in range(2):
+        core.after(5.0, "w0", "w1")
+    ran_on = [one.ran_on for one in core.exported]
+    assert ran_on == [None, {"w0", "w1"}, {"w1"}]
+
+
 def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:
     root = core.done()
     for _ in range(9):

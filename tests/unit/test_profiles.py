@@ -265,7 +265,12 @@ def test_each_sample_is_written_or_counted(
     first: list[Sampled], second: list[Sampled], room: int
 ) -> None:
     profiles = Profiles(0.02, room=room)
-    take(profiles, batch(first), batch(second, left_out=5), Ended(ROOT, T - 9.0, T - 2.0))
+    take(
+        profiles,
+        batch(first),
+        batch(second, left_out=5),
+        Ended(ROOT, T - 9.0, T - 2.0, frozenset()),
+    )
     sent = [*first, *second]
     written = sum(root.unwritten for root in profiles.roots.values())
     assert written + profiles.dropped.total() == sum(one.samples for one in sent) + 5
@@ -308,7 +313,7 @@ def test_late_samples_join_their_root_and_unknown_ones_are_counted() -> None:
     profiles = Profiles(0.02)
     late = batch([ONE])._replace(spans=(None,))
     unknown = batch([ONE._replace(span="gone")])
-    take(profiles, batch([ONE]), Ended(ROOT, T - 9.0, T - 2.0), late, unknown)
+    take(profiles, batch([ONE]), Ended(ROOT, T - 9.0, T - 2.0, frozenset()), late, unknown)
     assert profiles.seconds(CHILD) == (ROOT, 0.08)
     assert profiles.dropped == {"late": 2}
     assert profiles.seconds(replace(CHILD, span_id=8)) is None
@@ -318,12 +323,15 @@ def test_a_lost_worker_is_named_in_the_profiles_that_it_served() -> None:
     other = replace(ROOT, dask_id="c", root_id="c", span_id=99)
     profiles = Profiles(0.02)
     theirs = batch([ONE._replace(span="c")], worker="v")._replace(spans=((other, other),))
+    take(profiles, CutOff("early"), now=T - 10.0)
     take(profiles, batch([ONE]), theirs, CutOff("w"))
     cut_off = [root.profile.about["cut_off"] for root in profiles.roots.values()]
     assert cut_off == [["w"], []]
-    # Nobody knows what a worker did that never sent anything.
-    take(profiles, CutOff("u"))
-    assert cut_off == [["w", "u"], ["u"]]
+    # One that ran tasks of it, and had sent nothing; the end says which workers these were.
+    take(profiles, CutOff("u"), CutOff("runs", frozenset({99})))
+    ran_on = frozenset(("w", "u", "v", "early"))
+    take(profiles, Ended(ROOT, T - 9.0, T, ran_on), Ended(other, T - 9.0, T, frozenset("v")))
+    assert cut_off == [["w", "u"], ["runs"]]
 
 
 # ------------------------------------------------------------------------------ files
@@ -376,7 +384,7 @@ def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[Profil
 def of_root(number: int, samples: int = 2) -> tuple[Batch, Ended]:
     root = replace(ROOT, dask_id=f"r{number}", root_id=f"r{number}", span_id=number)
     one = Sampled(root.dask_id, stack("fit", "f"), samples, 20_000 * samples)
-    return batch([one])._replace(spans=((root, root),)), Ended(root, T, T)
+    return batch([one])._replace(spans=((root, root),)), Ended(root, T, T, frozenset())
 
 
 def test_the_file_of_an_open_root_is_replaced_and_says_so(tmp_path: Path) -> None:
@@ -533,12 +541,13 @@ def test_messages_pass_with_their_open_spans_and_a_good_bye_is_no_cut() -> None:
 
 def test_a_close_names_the_workers_that_run_tasks_and_have_not_said_good_bye() -> None:
     profiles, found = reader()
-    for name, tasks in {"w": [1], "runs": [1], "idle": []}.items():
+    of_span = SimpleNamespace(group=SimpleNamespace(span_id="b"))
+    for name, tasks in {"w": [of_span], "runs": [of_span] * 2, "idle": []}.items():
         profiles._scheduler.workers[name] = SimpleNamespace(processing=tasks)  # type: ignore[assignment]
     profiles.read(message(**{stacks.LAST: True, stacks.SAMPLES: 0, stacks.LEFT_OUT: 0}))
     assert profiles.silent == {"runs", "idle"}
     profiles.close()
-    assert found == [CutOff("runs")]
+    assert found == [CutOff("runs", frozenset({ROOT.span_id}))]
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,12 @@ class WorkerProfiles:
     def close(self) -> None:
         """Say whose last samples nobody will read: they run tasks now."""
         for address in self.silent:
-            if self._scheduler.workers[address].processing:
-                self._put(CutOff(address))
+            tasks = self._scheduler.workers[address].processing
+            spans = [self._span(one) for one in {task.group.span_id for task in tasks}]
+            if tasks:
+                self._put(
+                    CutOff(address, frozenset(pair[1].span_id for pair in filter(None, spans)))
+                )
 
     def worker_removed(self, address: str) -> None:
         """Say that a worker has gone, unless it has said good-bye."""

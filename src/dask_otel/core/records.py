@@ -373,6 +373,9 @@ class FinishedSpan(SpanDescription):
     #: Own seconds of runs with a result, of which workers tell as each ends; None if other runs
     #: were lost with their worker, or cut off.
     computed: float | None = 0.0
+    #: Addresses of the workers that ran its tasks or those below, of a span without an open one
+    #: above; else None.
+    ran_on: frozenset[str] | None = None
     #: Seconds for which tasks ran after they had seceded, its own and those of the tree below.
     seceded: float = 0.0
     #: Own share of the cluster's idle seconds, and that plus own execute seconds; None if not

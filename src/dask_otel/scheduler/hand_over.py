@@ -111,8 +111,9 @@ class HandOver:
         pumps = [self._pump] if self.recorded is None else [self._pump, self.recorded]
         if self._pump.profiles is not None:
             for one in waiting:
-                if isinstance(one, FinishedSpan) and one.is_root:
-                    self._pump.profiles.offer(Ended(one.identity, one.start, one.stop))
+                if isinstance(one, FinishedSpan) and one.ran_on is not None:
+                    ended = Ended(one.identity, one.start, one.stop, one.ran_on)
+                    self._pump.profiles.offer(ended)
         for ready, pump in product(waiting, pumps):
             pump.spans.offer(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:

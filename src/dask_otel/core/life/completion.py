@@ -100,6 +100,7 @@ def finish(
         elsewhere=elsewhere,
         activities=span.activities,
         computed=computed,
+        ran_on=frozenset(workers) if span.parent is None else None,
         seceded=span.seceded + below.seceded,
         path=path,
         memory=None if memory is None else memory.of_span(span),

@@ -24,8 +24,8 @@ MOST_OF_SPAN: Final = 5_000
 MOST_IN_ALL: Final = 50_000
 #: Seconds for which late samples are awaited after the end of a root.
 GRACE: Final = 30.0
-#: Most workers in the list of a root.
-_MOST_CUT_OFF: Final = 20
+#: Most workers in the list of a root, and of those that are remembered.
+_MOST_CUT_OFF, _MOST_GONE = 20, 1000
 #: Most frames whose redaction is kept.
 _MOST_FRAMES: Final = 20_000
 #: For redaction: the attributes of a frame's function and file.
@@ -57,6 +57,8 @@ class CutOff(NamedTuple):
     """The last message of a worker has not come, and will not."""
 
     worker: str
+    #: The ids of the root spans whose tasks it runs, if it still does.
+    roots: frozenset[int] = frozenset()
 
 
 class Ended(NamedTuple):
@@ -65,6 +67,8 @@ class Ended(NamedTuple):
     root: SpanIdentity
     start: float
     stop: float
+    #: The workers that ran its tasks.
+    workers: frozenset[str]
 
 
 @dataclass
@@ -95,6 +99,8 @@ class Profiles:
         self._interval, self._redact, self._room = interval, redact, room
         #: Equal frames are one object.
         self._shown = lru_cache(_MOST_FRAMES)(self._redacted)
+        #: The last workers that were cut off, and when.
+        self._gone: dict[str, float] = {}
         #: Samples that were dropped, by reason.
         self.dropped: Counter[str] = Counter()
 
@@ -106,19 +112,27 @@ class Profiles:
         match item:
             case Batch():
                 yield from self._add(item, now)
-            case CutOff(worker):
-                running = [root for root in self.roots.values() if root.ended is None]
-                # Nobody knows what a worker did that has sent them nothing.
-                for root in [one for one in running if worker in one.senders] or running:
-                    cut_off = root.profile.about["cut_off"]
-                    cut_off[:] = [*cut_off, worker][:_MOST_CUT_OFF]
-                    root.changed = True
-            case Ended(identity, start, stop):
+            case CutOff(worker, roots):
+                self._gone = dict([*self._gone.items(), (worker, now)][-_MOST_GONE:])
+                for number, root in self.roots.items():
+                    if root.ended is None and (worker in root.senders or number in roots):
+                        self._cut_off(root, {worker})
+            case Ended(identity, start, stop, workers):
                 if (found := self.roots.get(identity.span_id)) is not None:
+                    # It may have sent nothing of this root before.
+                    gone = {one for one, when in self._gone.items() if when >= start}
+                    self._cut_off(found, gone & workers)
                     found.ended, found.changed = now, True
                     found.profile.about["complete"] = True
                     found.profile.start_ns = int(start * 1e9)
                     found.profile.seconds = stop - start
+
+    @staticmethod
+    def _cut_off(root: RootProfile, workers: set[str]) -> None:
+        known = root.profile.about["cut_off"]
+        new = sorted(workers.difference(known))
+        known[:] = [*known, *new][:_MOST_CUT_OFF]
+        root.changed |= bool(new)
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
         try:
