@@ -36,11 +36,12 @@ from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.frames import DEEPER, Stacks
 from dask_otel.core.profiles.pprof import Profile, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Sampled, packed, short_file, unpacked
-from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles
+from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Missed, Profiles
 from dask_otel.core.traces.translate import translate
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.tally import Tally
 from dask_otel.scheduler import loops
+from dask_otel.scheduler.hand_over import HandOver
 from dask_otel.worker import sampling
 from dask_otel.worker.sampling import Sampler
 from tests.unit.finished import T, make_identity, make_span
@@ -128,9 +129,29 @@ def test_many_stacks_are_several_messages_of_bounded_size() -> None:
     assert len(messages) > 2
     assert_complete(messages, found)
     # The shortest are left out.
-    first, second = packed(found, 2)
-    assert [first, {**second, stacks.LEFT_OUT: 0}] == messages[:2]
-    assert first[stacks.SAMPLES] + second[stacks.SAMPLES] + second[stacks.LEFT_OUT] == 3000
+    first, second, last = packed([*found, Sampled("b", (Frame("b"),), 1, 0)], 2)
+    assert [first, second] == messages[:2]
+    assert first[stacks.SAMPLES] + second[stacks.SAMPLES] + last[stacks.LEFT_OUT] == 3001
+    assert (last[stacks.SPANS], last[stacks.SAMPLES]) == (["a", "b"], 0)
+
+
+def test_what_is_too_long_for_a_message_is_left_out_of_its_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stacks, "MOST_BYTES", 200)
+    names = [sha256(bytes([n])).hexdigest() for n in range(9)]
+    found = packed([ONE, Sampled("a", (*map(Frame, names),), 3, 90_000)], 9)
+    said = [(one[stacks.SPANS], one[stacks.SAMPLES], one[stacks.LEFT_OUT]) for one in found]
+    assert said == [(["a"], 0, 3), (["b"], 2, 0)]
+
+
+def test_messages_have_no_more_spans_than_are_read() -> None:
+    # As of clients that submit task by task, without a span: each has its own.
+    found = [ONE._replace(span=f"default-{n}") for n in range(1500)]
+    profiles, taken = reader()
+    for one in packed(found, 9):
+        profiles.read({**one, "worker": "w"})
+    assert sum(one.samples for one in taken) == 3000
 
 
 @given(
@@ -478,16 +499,14 @@ def test_two_exporters_that_give_up_on_it_at_once_count_each_sample_once(tmp_pat
     assert tally.since(Counter()) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
 
 
-def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dask_otel.pump.profile_files._MOST_WAITING", 1000)
-    made, tally = files(tmp_path)
-    for _ in range(10):
-        made.offer(of_root(1)[0])
+    made, _ = files(tmp_path)
+    taken = [made.offer(of_root(1)[0]) for _ in range(10)].count(True)
     made.finish()
-    dropped = sum(tally.since(Counter()).values())
     (path,) = tmp_path.iterdir()
-    assert decoded(path.read_bytes()).spans[0].stacks.total() / 20_000 + dropped == 20
-    assert dropped > 0
+    assert decoded(path.read_bytes()).spans[0].stacks.total() == 40_000 * taken
+    assert 0 < taken < 10
 
 
 def test_a_span_says_how_much_of_it_was_sampled() -> None:
@@ -511,14 +530,38 @@ def test_a_span_says_how_much_of_it_was_sampled() -> None:
 # ----------------------------------------------------------------------- the event loop
 
 
-def reader() -> tuple[WorkerProfiles, list[Any]]:
+@pytest.mark.parametrize(
+    ("pump", "reason"),
+    [
+        (None, "not_ready"),
+        (SimpleNamespace(profiles=SimpleNamespace(offer=lambda item: False)), "queue_full"),
+        (SimpleNamespace(profiles=SimpleNamespace(offer=lambda item: True)), None),
+    ],
+)
+def test_samples_are_counted_that_can_not_be_handed_over(pump: Any, reason: str | None) -> None:
+    dropped: list[Any] = []
+    adapter = SimpleNamespace(batches=SimpleNamespace(open=SimpleNamespace(
+        add=lambda name, signal, reason, value: dropped.append((signal, reason, value))
+    )))  # fmt: skip
+    made: Any = SimpleNamespace(_pump=pump, _adapter=adapter)
+    assert HandOver.profile(made, batch([ONE], left_out=3)) == (reason is None)
+    assert dropped == ([] if reason is None else [("profiles", reason, 5)])
+
+
+def reader(missed: int = 0) -> tuple[WorkerProfiles, list[Any]]:
     root = SimpleNamespace(identity=ROOT, above=())
     found: list[Any] = []
     broker = SimpleNamespace(truncate={stacks.TOPIC: None}.__getitem__)
     scheduler: Any = SimpleNamespace(_broker=broker, workers={"w": None})
     child = SimpleNamespace(identity=CHILD, above=(root,))
     lifecycle: Any = SimpleNamespace(open={"root": root, "b": child})
-    return WorkerProfiles(scheduler, lifecycle, found.append), found
+
+    def take(item: Any) -> bool:
+        # The first ones have no room.
+        found.append(item)
+        return len(found) > missed
+
+    return WorkerProfiles(scheduler, lifecycle, take), found
 
 
 def message(**changes: Any) -> dict[str, Any]:
@@ -537,6 +580,19 @@ def test_messages_pass_with_their_open_spans_and_a_good_bye_is_no_cut() -> None:
     assert one.spans == ((CHILD, ROOT), (ROOT, ROOT), None)
     assert (one.ids, one.samples, one.left_out) == (("b", "root", "gone"), 6, 1)
     assert cut_off == CutOff("w")
+
+
+def test_samples_without_room_in_the_queue_are_missing_in_the_profile_of_their_root() -> None:
+    profiles, found = reader(missed=2)
+    for _ in range(3):
+        profiles.read(message())
+    store = Profiles(0.02)
+    take(store, *found[2:])
+    assert found[3:] == [Missed({ROOT.span_id: 14})]
+    # One more is of the message that came.
+    assert store.roots[ROOT.span_id].profile.about["left_out"] == 15
+    profiles.read(message())
+    assert len(found) == 5
 
 
 def test_a_close_names_the_workers_that_run_tasks_and_have_not_said_good_bye() -> None:

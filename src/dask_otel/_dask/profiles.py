@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from distributed.scheduler import Scheduler
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.profiles import stacks
-from dask_otel.core.profiles.store import Batch, CutOff
+from dask_otel.core.profiles.store import Batch, CutOff, Missed
 from dask_otel.core.records import SpanIdentity
-
-#: Most spans of a message.
-_MOST_SPANS: Final = 1000
 
 
 class WorkerProfiles:
     """Reads the messages of workers' samplers, on the scheduler's event loop.
 
-    `put` takes the messages for the thread that reads them. Methods may raise: the adapter catches
-    the errors.
+    `take` queues the messages for the thread that reads them, and returns whether there was room.
+    Methods may raise: the adapter catches the errors.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         lifecycle: Lifecycle,
-        put: Callable[[Batch | CutOff], None],
+        take: Callable[[Batch | CutOff | Missed], bool],
     ) -> None:
-        self._scheduler, self._open, self._put = scheduler, lifecycle.open, put
+        self._scheduler, self._open, self._take = scheduler, lifecycle.open, take
+        #: Samples that were not taken, by root span, until that is said.
+        self._missed: dict[int, int] = {}
         #: The workers that have sent their last message.
         self._done: set[str] = set()
 
@@ -48,7 +47,7 @@ class WorkerProfiles:
             } if (
                 worker in self._scheduler.workers
                 and len(blob) <= stacks.MOST_BYTES
-                and len(ids) <= _MOST_SPANS
+                and len(ids) <= stacks.MOST_SPANS
                 and all(type(one) is str for one in ids)
                 and min(samples, left_out) >= 0
             ):
@@ -57,6 +56,15 @@ class WorkerProfiles:
                 if samples or left_out:
                     spans = tuple([self._span(one) for one in ids])
                     self._put(Batch(worker, blob, tuple(ids), spans, samples, left_out))
+
+    def _put(self, item: Batch | CutOff) -> None:
+        if self._take(item):
+            if self._missed and self._take(Missed(self._missed)):
+                self._missed = {}
+        elif isinstance(item, Batch) and len(self._missed) < stacks.MOST_SPANS:
+            for number in {pair[1].span_id for pair in item.spans if pair}:
+                lost = item.samples + item.left_out
+                self._missed[number] = self._missed.get(number, 0) + lost
 
     def _span(self, dask_id: str) -> tuple[SpanIdentity, SpanIdentity] | None:
         span = self._open.get(dask_id)

@@ -16,7 +16,7 @@ from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.profiles.store import Batch, CutOff, Ended
+from dask_otel.core.profiles.store import Batch, CutOff, Ended, Missed
 from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.pump import Pump
@@ -141,15 +141,17 @@ class HandOver:
             )
         return taken
 
-    def profile(self, item: Batch | CutOff) -> None:
-        """Hand over what workers have sampled; it is lost until the exporters are ready."""
-        if self._pump is not None and self._pump.profiles is not None:
-            self._pump.profiles.offer(item)
-        elif isinstance(item, Batch):
+    def profile(self, item: Batch | CutOff | Missed) -> bool:
+        """Hand over what workers have sampled; False if it is lost: without exporters, or room."""
+        profiles = None if self._pump is None else self._pump.profiles
+        taken = profiles is not None and profiles.offer(item)
+        if not taken and isinstance(item, Batch):
+            reason = "not_ready" if profiles is None else "queue_full"
             lost = item.samples + item.left_out
             self._adapter.batches.open.add(
-                semconv.OTEL_DROPPED.name, "profiles", "not_ready", value=lost
+                semconv.OTEL_DROPPED.name, "profiles", reason, value=lost
             )
+        return taken
 
     def notices(self) -> None:
         """Let the pump look after its open requests, and make events of its notices."""

@@ -23,6 +23,9 @@ LAST: Final = "last"
 #: Most bytes of a blob, packed and unpacked, and most frames of a stack below its prefix.
 MOST_BYTES: Final = 32_768
 _UNPACKED: Final = 8 * 2**20
+_NO_STACKS: Final = zlib.compress(b"[[],[]]")
+#: Most spans of a message.
+MOST_SPANS: Final = 1000
 DEEPEST: Final = 128
 #: Most characters of a name.
 LONGEST: Final = 200
@@ -63,15 +66,22 @@ def short_file(path: str) -> str:
 
 
 def packed(found: Iterable[Sampled], most: int) -> list[dict[str, Any]]:
-    """Return messages with stacks, the longest first; the last one counts the samples left out."""
+    """Return messages with stacks, the longest first, and one with the spans of the rest."""
     stacks = sorted(found, key=lambda one: -one.micros)
-    messages = [*islice(_packed(stacks), most)] or [*_packed([])]
-    sent = sum(message[SAMPLES] for message in messages)
-    messages[-1][LEFT_OUT] = sum(one.samples for one in stacks) - sent
-    return messages
+    sent = [*islice(_packed(stacks), most)]
+    rest = stacks[sum(count for _, count in sent) :]
+    messages = [message for message, _ in sent]
+    return [*messages, _left_out(rest)] if rest or not messages else messages
 
 
-def _packed(stacks: Sequence[Sampled]) -> Iterator[dict[str, Any]]:
+def _left_out(stacks: Sequence[Sampled]) -> dict[str, Any]:
+    spans = [*dict.fromkeys(one.span for one in stacks)][:MOST_SPANS]
+    samples = sum(one.samples for one in stacks)
+    return {BLOB: _NO_STACKS, SPANS: spans, SAMPLES: 0, LEFT_OUT: samples, LAST: False}
+
+
+def _packed(stacks: Sequence[Sampled]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield messages, and of how many stacks they are."""
     spans: dict[str, int] = {}
     frames: dict[Frame, int] = {}
     rows = [
@@ -80,13 +90,16 @@ def _packed(stacks: Sequence[Sampled]) -> Iterator[dict[str, Any]]:
         for one in stacks
     ]  # fmt: skip
     blob = zlib.compress(json.dumps([[*frames], rows], separators=(",", ":")).encode(), 1)
-    if len(blob) <= MOST_BYTES:
+    if len(blob) <= MOST_BYTES and len(spans) <= MOST_SPANS:
         samples = sum(one.samples for one in stacks)
-        yield {BLOB: blob, SPANS: [*spans], SAMPLES: samples, LEFT_OUT: 0, LAST: False}
+        message = {BLOB: blob, SPANS: [*spans], SAMPLES: samples, LEFT_OUT: 0, LAST: False}
+        yield message, len(stacks)
     elif len(stacks) > 1:
         half = len(stacks) // 2
         yield from _packed(stacks[:half])
         yield from _packed(stacks[half:])
+    else:
+        yield _left_out(stacks), 1
 
 
 def unpacked(blob: bytes, spans: Sequence[str]) -> list[Sampled]:

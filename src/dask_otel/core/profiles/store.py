@@ -61,6 +61,12 @@ class CutOff(NamedTuple):
     roots: frozenset[int] = frozenset()
 
 
+class Missed(NamedTuple):
+    """Samples that were dropped before this queue, by the id of their root span."""
+
+    samples: Mapping[int, int]
+
+
 class Ended(NamedTuple):
     """A root span has ended; its times are in seconds since the epoch."""
 
@@ -107,7 +113,7 @@ class Profiles:
     def __repr__(self) -> str:
         return f"<Profiles of {len(self.roots)} root spans, room for {self._room} stacks>"
 
-    def take(self, item: Batch | CutOff | Ended, now: float) -> Iterator[None]:
+    def take(self, item: Batch | CutOff | Missed | Ended, now: float) -> Iterator[None]:
         """Add what has come; each item is a short step."""
         match item:
             case Batch():
@@ -117,6 +123,8 @@ class Profiles:
                 for number, root in self.roots.items():
                     if root.ended is None and (worker in root.senders or number in roots):
                         self._cut_off(root, {worker})
+            case Missed(samples):
+                self._missed(samples)
             case Ended(identity, start, stop, workers):
                 if (found := self.roots.get(identity.span_id)) is not None:
                     # It may have sent nothing of this root before.
@@ -135,12 +143,12 @@ class Profiles:
         root.changed |= bool(new)
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
+        known = dict(zip(batch.ids, batch.spans, strict=True))
         try:
             found = unpacked(batch.blob, batch.ids)
         except Exception:  # noqa: BLE001 - any client may send anything
-            self.dropped["untranslatable"] += batch.samples
+            self._leave_out(batch.samples, "untranslatable", known)
             found = []
-        known = dict(zip(batch.ids, batch.spans, strict=True))
         for dask_id, frames, samples, micros in found:
             place = self._place(dask_id, known[dask_id], now)
             if isinstance(place, str):
@@ -180,9 +188,12 @@ class Profiles:
             for one, pair in spans.items()
             if pair or one in self._of
         }
-        for root in [self.roots[one] for one in numbers & self.roots.keys()]:
-            root.profile.about["left_out"] += samples
-            root.changed = True
+        self._missed(dict.fromkeys(numbers, samples))
+
+    def _missed(self, samples: Mapping[int, int]) -> None:
+        for number in samples.keys() & self.roots.keys():
+            self.roots[number].profile.about["left_out"] += samples[number]
+            self.roots[number].changed = True
 
     def _redacted(self, names: tuple[str, str], frame: Frame) -> Frame:
         function, file = (
