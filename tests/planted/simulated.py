@@ -191,6 +191,14 @@ def a_resource_of_nobody_after_a_step(client: Any, cluster: Any) -> None:
     time.sleep(0.1)
 
 
+# It takes 10.5 s until its telemetry ends, and 4.0 s if the tasks may use all threads.
+@plant("restricted", workers=4, never=("threads", "uneven"), least=6.5, most=8.0, span="train")
+def pinned_in_a_run_that_goes_on(client: Any, cluster: Any) -> None:
+    """Tasks may use one of four workers only; a third of them are left when the scheduler ends."""
+    cluster.kept = tasks(client, "fit", [1.0] * 30, workers=["w1"])
+    time.sleep(8.0)
+
+
 # It takes 6.0 s, and 5.0 s if the tasks may use all threads.
 @plant("restricted", never=("threads", "uneven"), least=0.98, most=1.0, span="train")
 def pinned_beside_a_long_task(client: Any, cluster: Any) -> Any:

@@ -814,6 +814,7 @@ SAID: list[tuple[Facts, str]] = [
             links=(link("fit", uneven=4.0),),
             span={
                 "restrictions": {"fit": "workers", "load": "resources"},
+                "unfinished": ["load"],
                 "work": {"fit": ASLEEP},
             },
         ),

@@ -391,6 +391,8 @@ def _add_group(
             add(entry.before.setdefault(prefix, {}), action, group.number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
+            if count > results:
+                entry.unfinished.append(prefix)
         if names := texts(group.attributes.get(semconv.TASK_GROUP_SLOW_WORKERS)):
             entry.slow.append(SlowWorkers(names, prefix, share * count, mean, others))
     for task in tasks:

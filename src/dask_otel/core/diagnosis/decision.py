@@ -672,9 +672,8 @@ class _Case:
         ]
         rest = left["uneven"] - sum(took for _, took in waited)
         if rest > _SHARE * left["uneven"]:
-            # Tasks that never ran are no links.
-            never_ran = [prefix for prefix in span.restrictions if prefix not in span.work]
-            waited += [(prefix, rest / len(never_ran)) for prefix in never_ran]
+            # Tasks that have not ended are no links.
+            waited += [(prefix, rest / len(span.unfinished)) for prefix in span.unfinished]
         how = {
             prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
         }

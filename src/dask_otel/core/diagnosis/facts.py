@@ -84,6 +84,8 @@ class SpanFacts:
     work: dict[str, dict[str, float]] = field(default_factory=dict)
     before: dict[str, dict[str, float]] = field(default_factory=dict)
     restrictions: dict[str, str] = field(default_factory=dict)
+    #: Restricted prefixes of which some tasks have no result: these can still wait.
+    unfinished: list[str] = field(default_factory=list)
     #: As `work`: what other spans of its root did meanwhile, if it waited for threads.
     beside: dict[str, dict[str, float]] = field(default_factory=dict)
     slow: list[SlowWorkers] = field(default_factory=list)
