@@ -443,6 +443,16 @@ def behind_what_was_fired_and_forgotten(client: Any, cluster: Any) -> None:
         wait(tasks(client, "report", [0.2] * 4))
 
 
+# It takes 5.9 s, and 3.2 s without the restart.
+@plant("repeated", never=("lost", "threads"), least=2.6, most=2.9, block="train")
+def restarted_by_its_client(client: Any, cluster: Any) -> Any:
+    """The client restarts the cluster while tasks run, and submits them again."""
+    tasks(client, "fit", [3.0] * 4)
+    time.sleep(2.7)
+    cluster.restart()
+    return tasks(client, "fit", [3.0] * 4)
+
+
 # --------------------------------------------------------------------------------- off CPU
 
 

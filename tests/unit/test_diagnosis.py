@@ -510,6 +510,18 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(root={"missing": 18.0}, **BUSY), deaths=[DEAD]),
         ["threads"],
     ),
+    "a client restarted the workers between its steps": (
+        given(
+            run(
+                root={"missing": 8.0, "unreported": 4.0},
+                span={"missing": 2.0},
+                no_worker=2.0,
+                compute=8.0,
+            ),
+            deaths=[Death("w1", restarted=True)],
+        ),
+        ["no_workers"],
+    ),
     "one thread computes again": (
         given(run(threads=1.0, tasks=8, root=GONE, compute=9.0), deaths=[DEAD]),
         ["lost"],

@@ -107,7 +107,11 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     final = [one for one in errors if not one.repeated]
     again = grouped((one for one in errors if one.repeated), lambda one: one.span)
     events = grouped(session.logs, lambda log: log.name)
-    removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if is_death(log)]
+    removed = [
+        log
+        for log in events.get(semconv.WORKER_REMOVED, ())
+        if is_death(log) or _interrupted(log, roots)
+    ]
     terminated = dict.fromkeys(map(_worker, events.get(semconv.WORKER_TERMINATED, ())))
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
@@ -155,7 +159,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         failed=_failed(session, final),
         exceptions=_exceptions(final),
         causes={span: [one.what for one in same] for span, same in again.items()},
-        deaths=[_death(log) for log in removed],
+        deaths=[_death(log, _interrupted(log, roots)) for log in removed],
         terminated=[*terminated],
         pauses=[name for name, took in lasted.items() if took >= least],
         open=[span.full_name for span in spans if span.unfinished],
@@ -652,7 +656,14 @@ def _worker(log: Log) -> str:
     return text(log.attributes.get(semconv.WORKER_NAME))
 
 
-def _death(log: Log) -> Death:
+def _interrupted(log: Log, roots: Iterable[Span]) -> list[str]:
+    """Return the roots that were open when a client restarted a worker: their tasks are gone."""
+    if log.attributes.get(semconv.WORKER_REMOVAL_REASON) != "restarted":
+        return []
+    return [root.full_name for root in roots if root.start_ns < log.time_ns < root.end_ns]
+
+
+def _death(log: Log, interrupted: Sequence[str]) -> Death:
     own = log.attributes
     said = words.one_line((log.body or "").partition("\n")[0])
     suspects, prefixes, roots = (
@@ -663,4 +674,4 @@ def _death(log: Log) -> Death:
     said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."
     restarted = own.get(semconv.WORKER_REMOVAL_REASON) == "restarted"
     suspected = [] if restarted else suspects or prefixes
-    return Death(_worker(log), said, suspected, roots, restarted)
+    return Death(_worker(log), said, suspected, roots or interrupted, restarted)

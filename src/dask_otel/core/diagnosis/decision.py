@@ -549,7 +549,10 @@ class _Case:
         facts, root = self.facts, self.root
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
-        if self.deaths and (lost or root.missing):
+        restarted = all(one.restarted for one in self.deaths)
+        # Dask forgets the tasks of a client that restarts the cluster, and repeats none of them.
+        cut = root.unreported if restarted and root.cancelled else 0.0
+        if self.deaths and (lost or cut or (root.missing and not restarted)):
             # What its tasks waited for on workers that died, and for others. Results that are
             # computed again take all of their time, unless that of the first run is in it, too.
             for link in self.span.links:
@@ -561,7 +564,7 @@ class _Case:
                     again += self._take(link.parts.get(part, 0.0), own)
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
-            repeated = lost * root.busy / (root.tasks + lost or 1.0) * root.shorter
+            repeated = max(cut, lost * root.busy / (root.tasks + lost or 1.0) * root.shorter)
             cost = repeated / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share
@@ -581,7 +584,7 @@ class _Case:
             said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
             of_memory = any(one.worker in facts.terminated for one in self.deaths)
             kind = "memory" if of_memory else "lost"
-            if all(one.restarted for one in self.deaths):
+            if restarted:
                 kind, what = "repeated", f"a client restarted {what}"
             whole = repeated + root.missing + root.unreported
             self.vain[kind] = whole * self.threads / threads or inf
