@@ -729,6 +729,15 @@ SAID: list[tuple[Facts, str]] = [
         "runs that were repeated: a client restarted worker w2|It was restarted.|",
     ),
     (replace(run(root=GONE, repeated=4.0, compute=1.0), deaths=[RESTARTED, DEAD]), "lost|train|"),
+    # Of many events a few, and first of all why.
+    (
+        given(
+            run(root=GONE, repeated=4.0, compute=1.0),
+            deaths=[Death(f"w{number}", f"{number} ended.") for number in range(9)],
+            terminated=["w7"],
+        ),
+        "workers w0, w1, w2, w3, w4, and 4 more ran out of memory|7 ended. 0 ended.|",
+    ),
     (
         given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w7"]),
         "lost|train|",

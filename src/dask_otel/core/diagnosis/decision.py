@@ -15,6 +15,8 @@ from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import covered, joined, summed
 from dask_otel.core.text import full_name, listed, span_tags
 
+#: The most events that are evidence of deaths: with all of many, nothing else is on the screen.
+_EVENTS: Final = 2
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 #: A shorter run is not judged.
@@ -581,14 +583,16 @@ class _Case:
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
             suspects = _listed(name for one in self.deaths for name in one.suspects)
-            said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
+            events = sorted(self.deaths, key=lambda one: one.worker not in facts.terminated)
+            said = [*dict.fromkeys(one.said for one in events if one.said)][:_EVENTS]
+            said += [f"Suspected: {suspects}."] * bool(suspects)
             of_memory = any(one.worker in facts.terminated for one in self.deaths)
             kind = "memory" if of_memory else "lost"
             if restarted:
                 kind, what = "repeated", f"a client restarted {what}"
             whole = repeated + root.missing + root.unreported
             self.vain[kind] = whole * self.threads / threads or inf
-            self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
+            self._say(kind, again, what, " ".join(said))
         elif root.retries.keys() & {"error", "client"}:
             failed = counted(int(sum(root.retries.values())), "run")
             # They took threads from others, too.
