@@ -22,7 +22,7 @@ from dask_otel.core.diagnosis.facts import (
 )
 from dask_otel.semconv import PATH_PARTS
 
-ROOT = {"blocked", "starved", "starving", "transfers", "parts"}
+ROOT = {"activities", "blocked", "starved", "starving", "transfers", "parts"}
 
 
 def link(prefix: str, alike: int = 0, others: float | None = None, **parts: float) -> Link:
@@ -906,6 +906,7 @@ def test_what_is_said(facts: Facts, words: str) -> None:
     "facts",
     [
         sized(0.39, beats=39),
+        sized(0.39, activities={"disk-write": 0.1}),
         *(sized(share) for share in (0.5, 0.85)),
         sized(0.39, pauses=["w1"]),
         sized(0.94, terminated=["w1"]),

@@ -355,7 +355,9 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     if most < facts.threads == facts.fewest and sum(waits) < _WAITED * facts.seconds:
         ran = f"None ran more than {counted(most, 'task')} at any of {beats:,} heartbeats."
         found.append((f"{most} of {facts.threads:.0f} threads", counted(most, "thread"), ran))
-    if not found or beats < _BEATS * max(1, facts.workers):
+    # What is on disk is missing in that, and a smaller worker would spill more.
+    spilled = any(one.activities.get("disk-write") for one in facts.roots.values())
+    if not found or spilled or beats < _BEATS * max(1, facts.workers):
         return "", ""
     used, enough = (" and ".join(one[place] for one in found) for place in (0, 1))
     end = ", without spilling" * (least <= _LESS)
