@@ -510,6 +510,13 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(root={"missing": 18.0}, **BUSY), deaths=[DEAD]),
         ["threads"],
     ),
+    "event loops wrote data to disk": (
+        given(
+            run(work={"thread-cpu": 12.0, "disk-write": 8.0}, idle=12.0, report=3.0, compute=5.0),
+            blocked={"worker": 10.0},
+        ),
+        ["spill"],
+    ),
     "a client restarted the workers between its steps": (
         given(
             run(

@@ -61,6 +61,7 @@ _P2P: Final = (
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
 _BESIDE: Final = ("executor", "other")
+_DISKS: Final = ("disk-read", "disk-write")
 #: Parts in which tasks did not begin, or were not known to be ready or done.
 _STALLS: Final = ("scheduler", "starting", "unbegun", "report")
 #: Parts of the time before a first task, but for waits behind tasks that do not begin.
@@ -74,7 +75,6 @@ _ELSE: Final = {
     "scheduler": "scheduler",
     "starting": "starting",
     "unbegun": "starting",
-    "report": "worker_loop",
     "client": "client",
 }
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
@@ -427,6 +427,10 @@ class _Case:
         blocked = max(blocked, self.blocked)
         said = f"Event loops of workers were blocked for {seconds(blocked)}."
         self.loop = "worker_loop", said
+        # Workers write and read what they spill on their loops.
+        disks = sum(root.activities.get(name, 0.0) for name in _DISKS)
+        if disks >= self.blocked / 2 > 0:
+            self.loop = "spill", f"{said} They wrote and read spilled data for {seconds(disks)}."
         self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
         if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
             # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
@@ -469,7 +473,7 @@ class _Case:
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
-        self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
+        self.spent |= dict.fromkeys((*_DISKS, "compress"), "spill")
         # Thread-seconds that the cure of a kind gives back.
         self.vain = self._causes({"": root.activities}) | dict.fromkeys(_BEYOND, inf)
         self.vain["repeated"] = _spent(root.activities, "failed") or inf
@@ -785,6 +789,8 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(self.blocked, *_STALLS[1:]), self.functions, said)
+        kind, said = self.loop
+        self._say(kind, min(self.blocked, left["report"]), "", said)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)
