@@ -620,7 +620,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["starting"],
     ),
     "paused while the others worked": (
-        given(run(**PAUSED, **BUSY), pauses=["w1"], workers=2),
+        given(run(**PAUSED, idle=8.0, **BUSY), pauses=["w1"], workers=2),
         ["paused", "threads"],
     ),
     "tasks had waited for a thread, but before a pause": (

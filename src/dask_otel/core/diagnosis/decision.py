@@ -41,7 +41,7 @@ _HALF_CORE, _ONE_CORE = 0.5, 1.4
 _NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
 #: Kinds that more than the idle time of threads, and what these spent on them, can cost: their
 #: cures add threads or take work away, or no task was there.
-_BEYOND: Final = ("threads", "held", "no_workers", "paused", "client", "slow_worker", "shuffle")
+_BEYOND: Final = ("threads", "held", "no_workers", "client", "slow_worker", "shuffle")
 #: Kinds whose cures leave the tasks as they are.
 _BESIDE_TASKS: Final = (
     *("no_workers", "paused", "held", "threads", "restricted", "uneven", "queued", "starting"),
