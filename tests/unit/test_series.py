@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
 from dask_otel.core.metrics.cardinality import SeriesLimits
-from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Exemplar
 from dask_otel.core.text import Sanitizer, label_text
@@ -406,7 +405,8 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
         held.append(levels(present, before.keys() - present))
         before = present
         if exported:
-            state.apply(merge(held))
+            for one in held:
+                state.apply(one)
             held = []
             found = shown(state, 60 * number)
             assert sum(found.get(THREADS, {}).values()) == sum(present.values())

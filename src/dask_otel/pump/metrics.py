@@ -6,22 +6,20 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Answer, MetricRecord
-from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import MetricSink
 from dask_otel.pump.lanes import Lane
 from dask_otel.pump.parts import parts
 from dask_otel.pump.policy import pause_of
 from dask_otel.pump.tally import Tally
 
-#: Limit of waiting metric batches; more are merged, here or on the event loop.
+#: If more metric batches wait than this, another lane adds them to the series.
 MAX_METRIC_BATCHES: Final = 4
 #: If this many requests of one metrics export fail in a row, or one fails after more than this
 #: many seconds, there is probably no server: the other requests wait for the next export.
@@ -56,11 +54,11 @@ class MetricLane(Lane[MetricSink]):
         before_last: Callable[[], None],
     ) -> None:
         super().__init__(sink, tally)
-        #: The lanes of other sinks; this one merges their batches if their exporters hang.
+        #: The lanes of other sinks: if their exporters hang, this one takes their batches in.
         self.peers: Sequence[MetricLane] = ()
         self._batches: deque[MetricBatch] = deque()
-        # Held by the thread that takes batches out. The event loop only appends.
-        self._taking = threading.Lock()
+        # Held while the series change or are read, but never during a request.
+        self._counting = threading.Lock()
         self._state = state
         self._own = own
         self._before_last = before_last
@@ -86,27 +84,22 @@ class MetricLane(Lane[MetricSink]):
         self.wake.set()
 
     def relieve(self) -> None:
-        """Merge the waiting batches if there are too many. Called by another lane.
+        """Add the waiting batches to the series if there are too many. Called by another lane.
 
         If there are, this lane's thread hangs in its exporter. If the event loop held batches back
         for it, the other lanes would get none; if all were queued, memory would grow without limit.
+        The rest of the export that hangs then has the values of these batches, too.
         """
         if not self.accepts():
-            self._guarded(self._merge)
+            self._guarded(self._take)
 
-    def _merge(self) -> None:
-        with self._taking:
-            # The event loop may append meanwhile, behind these.
-            count = len(self._batches)
-            if count > 1:
-                merged = merge([self._batches[index] for index in range(count)], Breath())
-                for _ in range(count):
-                    self._batches.popleft()
-                self._batches.appendleft(merged)
-
-    def _next_batch(self) -> MetricBatch | None:
-        with self._taking:
-            return self._batches.popleft() if self._batches else None
+    def _take(self) -> None:
+        """Add the waiting batches to the series."""
+        with self._counting:
+            while self._batches:
+                batch = self._batches.popleft()
+                self._state.apply(batch)
+                self._pending_ns = batch.time_ns
 
     def work(self) -> float:
         """Add all waiting batches to the series, and export them once, if due."""
@@ -117,13 +110,12 @@ class MetricLane(Lane[MetricSink]):
         return self._work(due=late and now >= self._not_before)
 
     def _work(self, due: bool) -> float:
-        while (batch := self._next_batch()) is not None:
-            self._state.apply(batch)
-            self._pending_ns = batch.time_ns
+        self._take()
         if due and self._pending_ns is not None and not self._ends:
             self._exported_at = time.monotonic()
             time_ns, self._pending_ns = self._pending_ns, None
-            self._state.apply(self._own())
+            with self._counting:
+                self._state.apply(self._own())
             self._export(time_ns)
         return 60.0
 
@@ -163,8 +155,10 @@ class MetricLane(Lane[MetricSink]):
         limit = self._sink.max_points
         sent = failed = 0
         complete = True
-        points = self._state.collect(time_ns, limit, time.monotonic_ns())
-        for part in parts(points, limit, _size):
+        with self._counting:
+            points = self._state.collect(time_ns, limit, time.monotonic_ns())
+        made = parts(points, limit, _size)
+        while part := self._made(made):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
             answer = self._destination.send(self._sink, part, longest)
@@ -181,6 +175,10 @@ class MetricLane(Lane[MetricSink]):
             if late or answer.pause or failed == _FAILED_REQUESTS:
                 break
         return sent if complete else None
+
+    def _made(self, points: Iterator[list[MetricRecord]]) -> list[MetricRecord] | None:
+        with self._counting:
+            return next(points, None)
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
         """Count the accepted and rejected points; return the number of accepted ones."""

@@ -205,12 +205,12 @@ class Pump:
 
         False only while every metric exporter hangs for several intervals. Nothing is lost then,
         and the number of series bounds the waiting data. If only some exporters hang, the threads
-        of the others merge the waiting batches.
+        of the others add the waiting batches to the series.
         """
         return not self._metrics or any(lane.accepts() for lane in self._metrics)
 
     def relieve(self, other: Pump) -> None:
-        """Merge the batches of metrics that wait in another pump while its exporters hang."""
+        """Take in the batches of metrics that wait in another pump while its exporters hang."""
         for lane in self._metrics:
             lane.peers = other._metrics
 

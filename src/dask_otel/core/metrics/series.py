@@ -200,8 +200,10 @@ class LevelSeries(NumberSeries):
 class HistogramSeries(Series):
     """A histogram of durations."""
 
-    #: All durations; with delta temporality, those since the last accepted point.
+    #: All durations; with delta temporality, those since the last point.
     total: Distribution = field(default_factory=Distribution)
+    #: With delta temporality: those of the last point and of others that were not accepted.
+    sent: Distribution = field(default_factory=Distribution)
 
     def _take(self, value: int | float) -> bool:
         if not self._is_finite_with(value):
@@ -227,17 +229,19 @@ class HistogramSeries(Series):
 
     def delta_point(self, time_ns: int) -> HistogramPoint | None:
         """Return the measurements since the last accepted point, or None if there are none."""
-        if not any(self.total.counts):
+        self.sent.merge(self.total)
+        self.total = Distribution()
+        if not any(self.sent.counts):
             return None
         self.sent_ns = time_ns
-        return self._make(self.confirmed_ns, time_ns, self.total, self.take_exemplar(time_ns))
+        return self._make(self.confirmed_ns, time_ns, self.sent, self.take_exemplar(time_ns))
 
     def confirm(self) -> None:
         """Record that the last delta point was accepted."""
-        self.total, self.confirmed_ns = Distribution(), self.sent_ns
+        self.sent, self.confirmed_ns = Distribution(), self.sent_ns
 
     def _is_finite_with(self, seconds: float) -> bool:
-        total = self.total.sum + seconds
+        total = self.total.sum + self.sent.sum + seconds
         return total - total == 0
 
     def _make(

@@ -14,7 +14,8 @@ rules for points (docs/telemetry.md):
 - Names and series are capped (`dask_otel.core.metrics.cardinality`). A series retires if it has
   not changed for long and its last value was accepted. If it returns, it starts again from zero.
 
-Everything here runs in one thread. `MetricState.apply` costs as much as there are changes.
+One thread at a time may use a state, but batches may be added between the points of an export.
+`MetricState.apply` costs as much as there are changes.
 """
 
 from __future__ import annotations
@@ -135,7 +136,6 @@ class MetricState:
         sum of increments retires only if it is back at 0.
         """
         found: dict[LevelSeries, list[int | float]] = {}
-        # A merged batch has both if a level was measured before it ended.
         present = {raw: (value,) for raw, value in batch.levels.items()}
         for raw, given in {**present, **dict.fromkeys(batch.ended, ())}.items():
             self._breathe()
@@ -329,10 +329,10 @@ class MetricState:
         return retired
 
     def _records(self, time_ns: int, zero_ns: int, limit: int | None) -> Iterator[MetricRecord]:
-        for family in self._families:
+        for family in [*self._families]:
             points: list[NumberPoint | HistogramPoint] = []
             deltas: list[AnySeries] = []
-            for series in family.series.values():
+            for series in [*family.series.values()]:
                 self._breathe()
                 if limit is not None and points and len(points) + 2 > limit:
                     yield self._record(family.metric, points, deltas)

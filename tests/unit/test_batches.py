@@ -1,13 +1,11 @@
-"""A merged batch comes to the same as its parts, one after the other."""
+"""Batches of metrics, whenever they come, and however many."""
 
 from __future__ import annotations
 
-import copy
-from decimal import Decimal
-from functools import reduce
+from itertools import islice
+from operator import add
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +17,7 @@ from dask_otel.core.metrics.batch import (
     Observation,
     SpanDeltas,
 )
-from dask_otel.core.metrics.merging import merge
+from dask_otel.core.records import NumberPoint, Temporality
 from tests.limits import make_state
 from tests.unit.metric_states import S, durations
 
@@ -71,59 +69,50 @@ def batches(draw: st.DrawFn) -> list[MetricBatch]:
     return made
 
 
-def totals(parts: list[MetricBatch]) -> dict[str, dict[tuple[Any, ...], Any]]:
-    """The exported values by metric and labels, two exports later: what ended is gone then."""
-    state = make_state(S // 2)
-    for part in parts:
+def totals(
+    parts: list[MetricBatch], first: int = 6, points: int = 0, ok: bool = True,
+    temporality: Temporality = "cumulative",
+) -> dict[tuple[Any, ...], list[float]]:  # fmt: skip
+    """The exported values but 0 by metric and labels, two exports later: what ended is gone then.
+
+    Only so many batches come before the first export, and the others after so many of its points.
+    """
+    state = make_state(S // 2, temporality=temporality)
+    sums: dict[tuple[Any, ...], list[float]] = {}
+    for part in parts[:first]:
         state.apply(part)
-    for number in (10, 11, 12):
-        records = list(state.collect(number * S))
-        state.settled(True)
-    return {
-        record.name: {
-            tuple(point.attributes.values()): (
-                getattr(point, "value", None)
-                if record.instrument != "histogram"
-                else (point.bucket_counts, point.sum, point.min, point.max)  # type: ignore[union-attr]
-            )
-            for point in record.points
-        }
-        for record in records
-    }
+    for number, accepted in ((10, ok), (11, True), (12, True)):
+        present: dict[tuple[Any, ...], list[float]] = {}
+        records = state.collect(number * S)
+        made = [*islice(records, points)]
+        for part in parts[first:] if number == 10 else ():
+            state.apply(part)
+        made += records
+        state.settled(accepted)
+        for record in made if accepted else ():
+            for point in record.points:
+                key = (record.name, *point.attributes.values())
+                values = (
+                    [point.value]
+                    if isinstance(point, NumberPoint)
+                    else [*point.bucket_counts, point.sum]
+                )
+                if record.temporality == "delta":
+                    sums[key] = [*map(add, sums.get(key, [0.0] * len(values)), values)]
+                else:
+                    present[key] = values
+    return {key: values for key, values in (present | sums).items() if any(values)}
 
 
-@given(batches())
-def test_a_merged_batch_comes_to_the_same_totals(parts: list[MetricBatch]) -> None:
-    """At once, and in steps. Other threads read the parts: they stay as they are."""
-    before = copy.deepcopy(parts)
-    merged = merge(parts)
-    in_steps = reduce(lambda one, other: merge([one, other]), parts)
-    assert totals([merged]) == totals(parts) == totals([in_steps])
-    assert (merged.time_ns, parts) == (parts[-1].time_ns, before)
-
-
-def test_exemplars_point_to_the_last_generation() -> None:
-    deltas = [
-        MetricBatch(time_ns=n, span_deltas={"id": SpanDeltas(("x",), (n, n), {("a",): 1.0})})
-        for n in (1, 2)
-    ]
-    assert merge(deltas).span_deltas == {"id": SpanDeltas(("x",), (2, 2), {("a",): 2.0})}
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ([1.5, Decimal("2.5")], 4.0),
-        *(
-            case
-            for odd in ("text", None, float("inf"), object())
-            for case in (([2.0, odd, 3.0], 5.0), ([odd, 3.0], 3.0), ([odd], odd))
-        ),
-    ],
-)
-def test_what_is_no_number_spoils_nothing_else(numbers: list[Any], expected: Any) -> None:
-    merged = merge([MetricBatch(cluster_deltas={"a": number, "b": 1.0}) for number in numbers])
-    assert merged.cluster_deltas == {"a": expected, "b": float(len(numbers))}
+@given(
+    batches(), st.integers(0, 6), st.integers(0, 4), st.booleans(),
+    st.sampled_from(["cumulative", "delta"]),
+)  # fmt: skip
+def test_a_batch_may_come_between_the_points_of_an_export(
+    parts: list[MetricBatch], first: int, points: int, ok: bool, temporality: Temporality
+) -> None:
+    """As for an exporter that hangs in one of several requests, or fails."""
+    assert totals(parts, first, points, ok, temporality) == totals(parts)
 
 
 KEY = ("execute", "inc", "thread-cpu", "seconds")
@@ -143,9 +132,11 @@ def test_a_batch_that_nobody_takes_grows_with_the_names_alone() -> None:
         batch.observe(Observation(*series, 2.0, (1, number + 1)))
     assert (len(batch.span_deltas), len(batch.observations)) == (3 * (MAX_OF_NAME + 1), MAX_SINGLE)
     found = totals([batch])
-    assert sum(found["dask.span.execute.time"].values()) == MAX_SINGLE + 500
-    counts = [sum(counts) for counts, *_ in found[semconv.SPAN_DURATION.name].values()]
-    assert sum(counts) == MAX_SINGLE + 500
+    assert sum(sum(one) for key, one in found.items() if key[0] == "dask.span.execute.time") == (
+        MAX_SINGLE + 500
+    )
+    durations = (one for key, one in found.items() if key[0] == semconv.SPAN_DURATION.name)
+    assert sum(sum(counts) for *counts, _ in durations) == MAX_SINGLE + 500
 
 
 def test_only_a_span_that_stands_alone_is_an_exemplar() -> None:
