@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from dask_otel.report.telemetry.reader import Reader
 from dask_otel.spool.files import replace as replace_file
 
 #: Increases when a summary's content changes its meaning, or gains a key.
-VERSION: Final = 2
+VERSION: Final = 3
 
 #: The bridge's names: see `run_name` of the exporter.
 _NAME: Final = re.compile(r"(.+)-\d{4,}-(traces|metrics|logs)\.jsonl")
@@ -157,6 +157,7 @@ def summary(session: SessionFiles) -> Summary:
     # A file that can't be read today may be read tomorrow.
     if json_files.BROKEN not in reader.skipped.counts:
         content = {"version": VERSION, "files": session.files, **asdict(made)}
+        content["digest"] = _digest(content)
         for place in writable:
             with suppress(OSError):
                 replace_file(place, json.dumps(content, allow_nan=False).encode())
@@ -170,13 +171,19 @@ def _read(place: Path, session: SessionFiles) -> Summary | None:
         found: Any = json_files.parse(place.read_bytes())
         if found["version"] > VERSION:
             raise NotImplementedError(f"{place} is of a later version of dask-otel: not used")
-        if (found["version"], found["files"]) != (VERSION, session.files):
+        # What anybody has changed is not used.
+        about = (found.pop("digest"), found["version"], found["files"])
+        if about != (_digest(found), VERSION, session.files):
             return None
         # The folder may have moved since.
         runs = [past_run({**run, "command": session.command}) for run in found["runs"]]
-        return Summary(runs, [str(line) for line in found["left_out"]])
+        return Summary(runs, found["left_out"])
     except (OSError, KeyError, TypeError, ValueError):
         return None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, allow_nan=False).encode()).hexdigest()
 
 
 def _made(session: SessionFiles, reader: Reader) -> Summary:
