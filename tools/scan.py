@@ -46,8 +46,8 @@ Places = Mapping[tuple[str, str], list[str]]
 #: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
     "lifecycle": "phase busy holds active open_children quiet_since groups",
-    "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
-    "dropped_incidents tasks memory erred cancelled retried rescheduled blamed start stop",
+    "outcomes": "unfinished reruns failed zombies workers first_start last_stop retries "
+    "dropped_retries tasks memory erred cancelled retried rescheduled blamed start stop",
     "tasks": "requested seceded lost recomputed",
     "ledger": "heartbeats_before work_done worker_peak results came moment",
     "reports": "owing awaits",

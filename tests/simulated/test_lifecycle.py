@@ -142,10 +142,8 @@ def test_a_task_that_runs_again_by_itself_starts_with_its_first_run(
     o.assert_tree(f"again success 3.000 tasks=1 memory=1 {counts}")
     assert o.counted(RETRIED) == {(("again",), run.__name__, reason): 1}
     again = o.named("again")
-    incidents = [
-        (one.attributes["dask.task.retry.reason"], one.failure.text) for one in again.incidents
-    ]
-    assert incidents == ([("error", "ValueError()")] if run is flaky else [])
+    retries = [(one.reason, one.failure.text) for one in again.retries]
+    assert retries == ([("error", "ValueError()")] if run is flaky else [])
     # What failed was no waiting. Dask sends no times of a run that moves: heartbeats list it.
     (group,) = again.groups
     times = again.first_start, group.start, group.stop
@@ -198,7 +196,7 @@ def test_killed_workers(o: Simulated, counts: str, lost: int) -> None:
     retried = {(("deadly",), "nap", "worker_lost"): lost - 1} if lost > 1 else {}
     assert o.counted(RETRIED) == retried
     deadly = o.named("deadly")
-    reasons = [i.attributes["dask.task.retry.reason"] for i in deadly.incidents]
+    reasons = [one.reason for one in deadly.retries]
     assert reasons == ["worker_lost"] * (lost - 1)
     assert deadly.failures[0].scheduler_error == "KilledWorker"
     # It has left by now, and is still called by its name.

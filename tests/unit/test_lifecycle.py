@@ -9,9 +9,9 @@ import pytest
 
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
-from dask_otel.core.life.outcomes import MAX_INCIDENTS
+from dask_otel.core.life.outcomes import MAX_RETRIES
 from dask_otel.core.life.reports import Reports
-from dask_otel.core.records import Failure, TaskCounts
+from dask_otel.core.records import Failure, Retry, TaskCounts
 from tests.environment import python
 from tests.limits import make_limits
 from tests.unit.driven import Driven
@@ -37,12 +37,12 @@ def settle(core: Driven) -> None:
 
 def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> None:
     span = core.done()
-    for number in range(MAX_INCIDENTS + 3):
-        core.lifecycle.outcomes.incident(span, core.now, "e", {"n": number})
+    for number in range(MAX_RETRIES + 3):
+        core.lifecycle.outcomes.repeated(span, Retry(core.now, str(number), "error"))
     core.lifecycle.close(core.now)
     (finished,) = core.lifecycle.finished
-    assert [one.attributes["n"] for one in finished.incidents] == [*range(MAX_INCIDENTS)]
-    assert finished.dropped_incidents == 3
+    assert [int(one.key) for one in finished.retries] == [*range(MAX_RETRIES)]
+    assert finished.dropped_retries == 3
 
 
 def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:

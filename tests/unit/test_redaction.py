@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_otel.core.records import FinishedSpan, Incident, Progress, SpanMemory
+from dask_otel.core.records import FinishedSpan, Progress, Retry, SpanMemory
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
@@ -67,9 +67,7 @@ def full_span(**changes) -> FinishedSpan:
                 failure=failure,
             ),
         ),
-        incidents=(
-            Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}, failure),
-        ),
+        retries=(Retry(T + 1, f"load-{SECRET}", "error", failure),),
         code=(f"/home/{SECRET}/a.py", 17, f"run_{SECRET}"),
         requested=(f"other {SECRET}",),
         memory=SpanMemory(10, 1.0, ((f"load-{SECRET}", 7), ("load-***", 3))),

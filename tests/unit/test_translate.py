@@ -18,9 +18,9 @@ from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
     FinishedTask,
-    Incident,
     Link,
     Progress,
+    Retry,
     SpanIdentity,
     SpanRecord,
     TaskCounts,
@@ -205,7 +205,7 @@ BELOW = {"dask_id": "child", "tags": ("workflow", "a/b"), "parent_span_id": 7}
                 "result": "failure",
                 "failures": (make_failure(),) * 20,
                 "dropped_failures": 100,
-                "dropped_incidents": 3,
+                "dropped_retries": 3,
                 "dropped_groups": 5,
             },
             {},
@@ -351,23 +351,21 @@ def test_any_string_is_read_back(text: str) -> None:
     assert built_in_message(repr(ValueError(text))) == (text or None)
 
 
-def test_incidents_are_events_in_the_order_of_time():
+def test_repeated_runs_are_events_in_the_order_of_time():
     # Of a run that is repeated, Dask's scheduler keeps no traceback, nor do we.
     unplaced = replace(make_failure(), traceback=None, worker_name=None)
-    incidents = (
-        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}, unplaced),
-        Incident(T + 1, "dask.worker.lost", {"n": 2, "bad": math.nan}),
-    )
+    retries = (Retry(T + 9, unplaced.key, "error", unplaced), Retry(T + 1, "a", "worker_lost"))
     keys = ("exception.type", "exception.message", "dask.task.key", "dask.task.prefix")
     for limits, left_out in ((SpanLimits(), set()), (SpanLimits(message=0), {"exception.message"})):
-        (record,) = translate(failed(incidents=incidents), limits)
+        (record,) = translate(failed(retries=retries), limits)
         assert [(event.name, (event.time_ns - T_NS) / 1e9) for event in record.events] == [
-            *(("dask.worker.lost", 1), ("dask.span.start", 2.5)),
+            *(("dask.task.retried", 1), ("dask.span.start", 2.5)),
             *(("exception", 5), ("dask.task.retried", 9)),
         ]
         assert [record.events[place].attributes for place in (0, 3)] == [
-            {"n": 2},
-            {key: EXCEPTION[key] for key in keys if key not in left_out},
+            {"dask.task.retry.reason": "worker_lost", "dask.task.key": "a"},
+            {"dask.task.retry.reason": "error"}
+            | {key: EXCEPTION[key] for key in keys if key not in left_out},
         ]
 
 
@@ -433,17 +431,7 @@ TEXTS = st.one_of(
 COUNTS = st.builds(TaskCounts, *[NUMBERS] * 7)
 PARTS = st.dictionaries(st.one_of(st.text(), st.integers(), st.none()), NUMBERS, max_size=40)
 FAILURES = st.builds(Failure, NUMBERS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS)
-INCIDENTS = st.builds(
-    Incident,
-    NUMBERS,
-    TEXTS,
-    # Keys of the contract have types, and the bridge's own incidents keep them.
-    st.dictionaries(
-        TEXTS.filter(lambda key: not str(type(key) is str and key).startswith(("code.", "dask."))),
-        st.one_of(TEXTS, NUMBERS, st.lists(TEXTS), st.booleans()),
-        max_size=3,
-    ),
-)
+RETRIES = st.builds(Retry, NUMBERS, TEXTS, st.just("error"), st.none() | FAILURES)
 GROUPS = st.builds(
     FinishedGroup,
     name=st.text(st.characters()),
@@ -522,8 +510,8 @@ HOSTILE = st.builds(
     failures=tuples(FAILURES),
     dropped_failures=NUMBERS,
     tree_failure=st.none() | FAILURES,
-    incidents=tuples(INCIDENTS),
-    dropped_incidents=NUMBERS,
+    retries=tuples(RETRIES),
+    dropped_retries=NUMBERS,
     collections=st.lists(st.one_of(TEXTS, st.just([])), max_size=3).map(tuple),
     code=st.none() | st.tuples(TEXTS, NUMBERS, TEXTS),
     requested=st.none() | tuples(TEXTS),

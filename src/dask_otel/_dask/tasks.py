@@ -70,7 +70,12 @@ from dask_otel.core.path.waiting import (
     last_ends,
     turn_of,
 )
-from dask_otel.core.records import Failure, RawRun, TaskRun
+from dask_otel.core.records import (
+    Failure,
+    RawRun,
+    Retry,
+    TaskRun,
+)
 from dask_otel.core.text import STACKTRACE_LIMIT
 
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
@@ -460,13 +465,8 @@ class TaskEvents:
             # The task requested it, and events are only for problems.
             return
         text = self._time.failure_of(key).get("exception_text")
-        self._outcomes.incident(
-            group.span,
-            now,
-            semconv.EVENT_TASK_RETRIED,
-            {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
-            Failure(now, str(key), group.prefix, None, text, None) if text else None,
-        )
+        failure = Failure(now, str(key), group.prefix, None, text, None) if text else None
+        self._outcomes.repeated(group.span, Retry(now, str(key), reason, failure))
 
     def _from_unfinished(
         self,

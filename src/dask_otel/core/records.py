@@ -82,13 +82,13 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
-    """An event of a span's tasks: a retry, a recomputation, a lost worker."""
+class Retry:
+    """A repeated run: an event on its span."""
 
     time: float
-    name: str
-    attributes: Attributes
-    #: The exception of a run that was repeated.
+    key: str
+    reason: str
+    #: The exception of the earlier run.
     failure: Failure | None = None
 
 
@@ -402,8 +402,8 @@ class FinishedSpan(SpanDescription):
     dropped_failures: int = 0
     #: First final failure of the span or of the tree below it.
     tree_failure: Failure | None = None
-    incidents: tuple[Incident, ...] = ()
-    dropped_incidents: int = 0
+    retries: tuple[Retry, ...] = ()
+    dropped_retries: int = 0
     #: The graph log, of a root.
     graph: GraphLog | None = None
 

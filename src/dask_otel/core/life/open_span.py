@@ -16,9 +16,9 @@ from dask_otel.core.records import (
     Attributes,
     Failure,
     GraphLog,
-    Incident,
     RawRun,
     Result,
+    Retry,
     SpanIdentity,
     Tags,
     TaskCounts,
@@ -267,8 +267,8 @@ class OpenSpan(SpanPath):
     #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
     #: `TaskCounts.erred` if a key failed, was forgotten, and failed again.)
     failed: dict[Hashable, Failure | None] | None = None
-    incidents: tuple[Incident, ...] = ()
-    dropped_incidents: int = 0
+    retries: tuple[Retry, ...] = ()
+    dropped_retries: int = 0
     #: First start and last end of own tasks; 0.0 if there is none.
     first_start: float = 0.0
     last_stop: float = 0.0

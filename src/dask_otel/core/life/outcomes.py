@@ -20,10 +20,10 @@ from dask_otel.core.life.open_span import (
     RetryReason,
 )
 from dask_otel.core.path.step import PARTS
-from dask_otel.core.records import Attributes, Failure, Incident, RawRun
+from dask_otel.core.records import Failure, RawRun, Retry
 
-#: Limit of a span's events besides failures.
-MAX_INCIDENTS: Final = 32
+#: Limit of a span's events about repeated runs.
+MAX_RETRIES: Final = 32
 
 
 class Outcomes:
@@ -269,16 +269,10 @@ class Outcomes:
         if not span.unfinished:
             self.activity(span, False, now)
 
-    def incident(
-        self,
-        span: OpenSpan,
-        now: float,
-        name: str,
-        attributes: Attributes,
-        failure: Failure | None = None,
-    ) -> None:
-        """Add an event to the span, up to the cap; `failure` is its cause."""
-        if len(span.incidents) < MAX_INCIDENTS:
-            span.incidents += (Incident(now, name, attributes, failure),)
+    @staticmethod
+    def repeated(span: OpenSpan, retry: Retry) -> None:
+        """Add an event to the span, up to the cap."""
+        if len(span.retries) < MAX_RETRIES:
+            span.retries += (retry,)
         else:
-            span.dropped_incidents += 1
+            span.dropped_retries += 1

@@ -23,10 +23,10 @@ from dask_otel.core.records import (
     Event,
     FinishedGroup,
     FinishedSpan,
-    Incident,
     Link,
     OpenNote,
     Progress,
+    Retry,
     SpanIdentity,
     SpanMemory,
     SpanRecord,
@@ -326,23 +326,19 @@ class _Translation(TaskRecords):
 
     def _events(self, finished: FinishedSpan) -> tuple[tuple[Event, ...], int]:
         """Return the events by time, and the number of those left out."""
-        counts = map(self._count, (finished.dropped_failures, finished.dropped_incidents))
+        counts = map(self._count, (finished.dropped_failures, finished.dropped_retries))
         events = [self._exception(failure) for failure in finished.failures]
-        events += [self._incident(incident) for incident in finished.incidents]
+        events += [self._retry(retry) for retry in finished.retries]
         events += self._started(finished.first_start)
         events.sort(key=attrgetter("time_ns"))
         return tuple(events), sum(filter(None, counts))
 
-    def _incident(self, incident: Incident) -> Event:
-        out: Written = {}
-        for key, value in incident.attributes.items():
-            if key == semconv.TASK_KEY:
-                self._put_redacted(out, semconv.TASK_KEY, value)
-            elif (clean := self._value(value)) is not None:
-                out[self._text(key)] = clean
-        if incident.failure is not None:
-            out.update(self._exception(incident.failure).attributes)
-        return Event(self._text(incident.name) or semconv.EMPTY, self._event_ns(incident.time), out)
+    def _retry(self, retry: Retry) -> Event:
+        out: Written = {semconv.TASK_RETRY_REASON: retry.reason}
+        self._put_redacted(out, semconv.TASK_KEY, retry.key)
+        if retry.failure is not None:
+            out.update(self._exception(retry.failure).attributes)
+        return Event(semconv.EVENT_TASK_RETRIED, self._event_ns(retry.time), out)
 
     # ----------------------------------------------------------------------------- groups
 
