@@ -457,6 +457,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     tasks = account.tasks
     held = [getattr(tasks, name) for name in type(tasks).__slots__]
     assert not any(value for value in held if isinstance(value, dict | list))
+    assert repr(tasks) == "<WorkerTasks: 0 processing, 0 ended>"
     assert not account.recent_spans
     assert not accounting._spans
     assert not accounting._sharing._trees

@@ -130,6 +130,7 @@ def test_a_batch_that_nobody_takes_grows_with_the_names_alone() -> None:
         deltas_of(batch, number, tags, 1.0)
         series = semconv.SPAN_DURATION.name, (tags, "success")
         batch.observe(Observation(*series, 2.0, (1, number + 1)))
+    assert repr(batch) == f"<MetricBatch of {3 * (MAX_OF_NAME + 1)} spans, 0 levels>"
     assert (len(batch.span_deltas), len(batch.observations)) == (3 * (MAX_OF_NAME + 1), MAX_SINGLE)
     found = totals([batch])
     assert sum(sum(one) for key, one in found.items() if key[0] == "dask.span.execute.time") == (

@@ -530,7 +530,7 @@ class Row:
     """One waiting OpenTelemetry span or log record."""
 
     #: In OTLP; a `SpanRecord` for an application's provider.
-    body: Any
+    body: Any = field(repr=False)
     #: Its origin, if another run made it.
     origin: Origin | None = None
     #: Number of its row in the spool; 0 if it is in memory only.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Outputs:
     """Everything that the pump needs from OpenTelemetry."""
 

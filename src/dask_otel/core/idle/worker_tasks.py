@@ -61,7 +61,7 @@ _End: TypeAlias = tuple[Hashable, float | None, float, _Seceded | None]
 _Ends: TypeAlias = dict[Hashable, list[_End]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class WorkerTasks:
     """The tasks that one worker may be running, and those that ended since its last cut."""
 
@@ -86,6 +86,9 @@ class WorkerTasks:
     guessed: bool = False
     #: Seconds after they seceded of tasks that the last cut listed before this was known.
     _overdue: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<WorkerTasks: {len(self.processing)} processing, {len(self.ended)} ended>"
 
     @property
     def any(self) -> bool:

@@ -78,7 +78,7 @@ class Sum(Moves):
         return SpanMemory(self.peak, max(0.0, spent), at_peak)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SpanSum(Sum):
     """The results of a span and of those below it."""
 

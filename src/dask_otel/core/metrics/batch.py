@@ -85,7 +85,7 @@ class SpanDeltas:
     values: dict[SpanMetricKey, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class MetricBatch:
     """Everything that changed in the metrics since the last batch.
 
@@ -112,6 +112,9 @@ class MetricBatch:
     )
     #: Levels whose subject is gone, such as a worker that left.
     ended: list[RawSeries] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<MetricBatch of {len(self.span_deltas)} spans, {len(self.levels)} levels>"
 
     def add(self, *series: Hashable, value: float = 1) -> None:
         """Add an increment to a counter, or to an up-down counter."""
