@@ -649,7 +649,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "short and failed": (given(run(compute=0.02), failed=1), ["failed"]),
     "nothing at all": (Facts(), ["short"]),
     "sizing": (
-        run(root={"fullest": FullestWorker(0.2, "w0", 0.0, 40)}, idle=0.0, compute=5.0),
+        run(root={"fullest": FullestWorker(0.2, "w0", 40)}, idle=0.0, compute=5.0),
         ["healthy", "sizing"],
     ),
     "notices are last": (
@@ -666,8 +666,8 @@ def sized(
     share: float, beats: int = 100, tasks: int | None = None, when: Any = (), **more: Any
 ) -> Facts:
     """A run whose fullest worker of 8 GiB and 4 threads had so much at most."""
-    fullest = FullestWorker(share, "w0", 8 * GIB, beats, tasks, *when)
-    facts = replace(run(root={"fullest": fullest}, compute=5.0), threads=4.0)
+    fullest = FullestWorker(share, "w0", beats, tasks, *when)
+    facts = replace(run(root={"fullest": fullest}, compute=5.0), threads=4.0, limits=[8 * GIB])
     return given(facts, **{"fewest": 4.0 * (tasks is not None), **more})
 
 
@@ -897,6 +897,12 @@ SAID: list[tuple[Facts, str]] = [
     (sized(0.6, tasks=1), "|No worker used more than 1 of 4 threads: 1 thread would have done"),
     (sized(0.6, tasks=1), "None ran more than 1 task at any of 100 heartbeats.|"),
     (sized(0.39, tasks=2, fewest=2.0), "3.1 of 8.0 GiB (39%): 5.2 GiB would have done, without "),
+    # A larger one used more bytes with less of its memory.
+    (
+        sized(0.39, limits=[8 * GIB, 64 * GIB]),
+        "|No worker used more than 39% of its memory: 65% of it would have done, without spilling|",
+    ),
+    (sized(0.94, limits=[0.0, 8 * GIB]), "|A worker used 94% of its memory: it was about to be "),
 ]
 
 
@@ -922,6 +928,8 @@ def test_what_is_said(facts: Facts, words: str) -> None:
         sized(0.6, tasks=2, fewest=2.0),
         sized(0.6, tasks=2, workers=6),
         sized(0.6, tasks=2, pauses=["w1"]),
+        # Of a worker without a limit, no share is known.
+        sized(0.39, tasks=2, limits=[0.0, 8 * GIB]),
         # Tasks that waited for a free thread needed all of them for a moment.
         *(
             given(

@@ -152,7 +152,7 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
             ),
         ),
         lambda facts: facts.roots["etl"].fullest,
-        (0.39, "w1", 0.0, 40, 4, ["etl/a/b"], 4.0),
+        (0.39, "w1", 40, 4, ["etl/a/b"], 4.0),
     ),
     "the parts of a span are without those below it": (
         (
@@ -334,6 +334,17 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Facts], object], object]] = {
         ),
         lambda facts: (facts.roots["train"].starved, facts.roots["train"].starving),
         (2.0, 0.2),
+    ),
+    "workers with different limits, or without one": (
+        (
+            exported("worker.memory.usage", *(point(1, {"dask.worker.name": n}) for n in "abcd")),
+            exported(
+                "worker.memory.limit",
+                *(point(8 + (n == "c"), {"dask.worker.name": n}) for n in "abc"),
+            ),
+        ),
+        lambda facts: facts.limits,
+        {8.0, 9.0, 0.0},
     ),
     # Its export interval had begun before the run.
     "the scheduler was blocked for no longer than the run took": (

@@ -115,7 +115,6 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     terminated = dict.fromkeys(map(_worker, events.get(semconv.WORKER_TERMINATED, ())))
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
-    limits = {one.name: one.limit for one in known if one.limit}
     before_first = blocked_first = between = 0.0
     if session.block is not None:
         starts = [root.start_ns for root in roots if root.full_name == session.block.name]
@@ -139,7 +138,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     pauses = joined(times for _, times in paused)
     lasted = summed({name: until - since} for name, (since, until) in paused)
     least = _PAUSED * max(lasted.values(), default=0)
-    of_roots = [*_roots(session, roots, missing, pauses, limits)]
+    of_roots = [*_roots(session, roots, missing, pauses)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
@@ -156,6 +155,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
+        limits={worker.limit or 0.0 for worker in known if worker.memory},
         failed=_failed(session, final),
         exceptions=_exceptions(final),
         causes={span: [one.what for one in same] for span, same in again.items()},
@@ -428,11 +428,7 @@ def _group_of(span: Span) -> tuple[str, str]:
 
 
 def _roots(
-    session: Session,
-    roots: list[Span],
-    missing: Gone,
-    pauses: Times,
-    limits: Mapping[str, float],
+    session: Session, roots: list[Span], missing: Gone, pauses: Times
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
     spans, groups, tasks = (
@@ -515,7 +511,7 @@ def _roots(
             starved=starved / cpu if cpu else 0.0,
             starving=starved,
             transfers=_grown(transfers, times),
-            **_memory(found, own, limits),
+            **_memory(found, own),
         )
 
 
@@ -530,9 +526,7 @@ def _shorter(groups: Iterable[Span]) -> float:
     return min(1.0, took * runs / (gone * whole or inf)) if gone else 1.0
 
 
-def _memory(
-    roots: Iterable[Span], spans: Iterable[Span], limits: Mapping[str, float]
-) -> dict[str, Any]:
+def _memory(roots: Iterable[Span], spans: Iterable[Span]) -> dict[str, Any]:
     """Return who held most of the results in memory, and which worker was the fullest."""
     sizes = [(one.number(semconv.SPAN_MEMORY_PEAK) or 0.0, one) for one in roots]
     peak, at_peak = max(sizes, key=itemgetter(0))
@@ -551,7 +545,6 @@ def _memory(
         fullest = FullestWorker(
             share,
             name,
-            limits.get(name, 0.0),
             int(root.number(semconv.SPAN_HEARTBEATS) or 0),
             # Other runs can have run more.
             None if None in ran else int(max(filter(None, ran), default=0)),

@@ -337,7 +337,9 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
     if not known or facts.pauses or facts.terminated or facts.deaths:
         return "", ""
-    (share, worker, limit, beats, _, spans, after), root = max(known, key=lambda one: one[0].share)
+    (share, worker, beats, _, spans, after), root = max(known, key=lambda one: one[0].share)
+    # Of different workers, the one that used most bytes can be another one.
+    limit = max(facts.limits) if len(facts.limits) == 1 else 0.0
     evidence = f"That was worker {worker}, in {_listed(spans or [root])}"
     if after is not None:
         evidence += f", {seconds(after)} after {root} began"
@@ -357,7 +359,8 @@ def _sizing(facts: Facts) -> tuple[str, str]:
         found.append((f"{most} of {facts.threads:.0f} threads", counted(most, "thread"), ran))
     # What is on disk is missing in that, and a smaller worker would spill more.
     spilled = any(one.activities.get("disk-write") for one in facts.roots.values())
-    if not found or spilled or beats < _BEATS * max(1, facts.workers):
+    unknown = spilled or 0.0 in facts.limits
+    if not found or unknown or beats < _BEATS * max(1, facts.workers):
         return "", ""
     used, enough = (" and ".join(one[place] for one in found) for place in (0, 1))
     end = ", without spilling" * (least <= _LESS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
@@ -102,8 +102,7 @@ class FullestWorker(NamedTuple):
 
     share: float
     name: str
-    #: Of its memory, in bytes; 0.0 if unknown. The number of all workers' heartbeats.
-    limit: float
+    #: The number of all workers' heartbeats.
     heartbeats: int
     #: The most tasks that a worker ran at any of these; None if unknown.
     tasks: int | None = None
@@ -232,6 +231,8 @@ class Facts:
     workers: int = 0
     threads: float = 0.0
     fewest: float = 0.0
+    #: The different limits of their memory, in bytes, as far as they are known; 0.0 is none.
+    limits: Collection[float] = ()
     #: Tasks that failed for good, their exceptions, and by span those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()
