@@ -113,8 +113,8 @@ class MetricLane(Lane[MetricSink]):
         self._take()
         if due and self._pending_ns is not None and not self._ends:
             self._exported_at = time.monotonic()
-            time_ns, self._pending_ns = self._pending_ns, None
             with self._counting:
+                time_ns, self._pending_ns = self._pending_ns, None
                 self._state.apply(self._own())
             self._export(time_ns)
         return 60.0
