@@ -10,8 +10,8 @@ it is run again by itself, both ways, so that a test that fails now and then is 
 `--refusing` sends to an endpoint that refuses connections instead. `--write` keeps the results,
 which `docs/reliability-evidence.md` shows.
 
-Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
-tests could not be run.
+Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise, and where
+the tests could not be run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -61,12 +62,12 @@ _OUTCOMES: Final = ("passed", "failed", "skipped")
 Found: TypeAlias = dict[str, Any]
 
 
-class NothingPassed(Exception):
-    """No test of a file has passed; the text is the end of the log."""
+#: Runs a file or a test, with the bridge or without; what it prints goes into a log of that name.
+Run: TypeAlias = Callable[[str, str, bool], Found]
 
 
-class Runner:
-    """Runs tests of one checkout, each time in a process of its own.
+def runner(checkout: Path, folder: Path, endpoint: str) -> Run:
+    """Return what runs tests of a checkout, each time in a process of its own.
 
     Parameters
     ----------
@@ -76,35 +77,23 @@ class Runner:
         For logs and telemetry.
     endpoint
         Where telemetry goes; into files in the folder if there is none.
-    only
-        Expression that selects tests, as pytest's ``-k`` has it.
     """
-
-    def __init__(self, checkout: Path, folder: Path, endpoint: str, only: str) -> None:
-        self._checkout = checkout
-        self._folder = folder
-        self._only = ["-k", only] if only else []
-        # The checkout's own distributed: its tests are for that one.
-        path = [str(checkout), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        unwanted = ("DASK_", "OTEL_", "PYTEST_")
-        self._plain = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)} | {
-            "PYTHONPATH": os.pathsep.join(filter(None, path))
-        }
+    # The checkout's own distributed: its tests are for that one.
+    path = [str(checkout), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    unwanted = ("DASK_", "OTEL_", "PYTEST_")
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
+    plain["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    to = {"DASK_OTEL__FILES__PATH": str(folder / "telemetry")}
+    if endpoint:
         to = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-        if not endpoint:
-            to = {"DASK_OTEL__FILES__PATH": str(folder / "telemetry")}
-        self._bridged = to | {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel.preload"]'}
-        #: Of the packages that the last tests ran with.
-        self.versions: dict[str, str] = {}
+    bridged = {**plain, **to, "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel.preload"]'}
+    folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, tests: str, name: str, *, bridge: bool) -> Found:
-        """Run a file or a test; what it prints goes into a log of that name."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        result, log = self._folder / f"{name}.json", self._folder / f"{name}.log"
+    def run(tests: str, name: str, bridge: bool) -> Found:
+        result, log = folder / f"{name}.json", folder / f"{name}.log"
         result.unlink(missing_ok=True)
-        environment = self._plain | (self._bridged if bridge else {})
         command = [
-            *(sys.executable, "-m", "pytest", "-q", tests, *self._only),
+            *(sys.executable, "-m", "pytest", "-q", tests),
             *("-p", "dask_tests_plugin", "-p", "no:cacheprovider"),
             # Or one test that hangs ends all of them.
             *("-o", "timeout_method=signal"),
@@ -112,20 +101,20 @@ class Runner:
         with log.open("w") as output:
             subprocess.run(
                 command,
-                cwd=self._checkout,
-                env=environment | {"DASK_TESTS_RESULT": str(result)},
+                cwd=checkout,
+                env=(bridged if bridge else plain) | {"DASK_TESTS_RESULT": str(result)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        found = {"tests": {}, "threads": [], "versions": self.versions, "cpu": 0.0}
+        found: Found = {"tests": {}}
         if result.exists():
             found = json.loads(result.read_text())
         if "passed" not in found["tests"].values() and "::" not in tests:
-            end = log.read_text(errors="replace")[-2000:]
-            raise NothingPassed(f"{tests}: nothing passed; see {log}:\n{end}")
-        self.versions = found["versions"]
+            sys.exit(f"{tests}: nothing passed:\n{log.read_text(errors='replace')[-2000:]}")
         return found
+
+    return run
 
 
 def main() -> int:
@@ -133,53 +122,39 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
-    parser.add_argument("-k", dest="only", default="", help="as pytest has it")
     parser.add_argument("--keep", type=Path, help="a folder for logs and telemetry")
     parser.add_argument("--refusing", action="store_true", help="to an endpoint that refuses")
     parser.add_argument("--write", action="store_true", help="keep the results")
     # Files may stand behind options.
     args = parser.parse_intermixed_args()
-    checkout = args.checkout.resolve()
+    checkout, wrong = args.checkout.resolve(), False
     if not (checkout / "distributed" / "tests").is_dir():
-        print(f"{checkout} is no checkout of distributed: it has no distributed/tests")
-        return 2
-    part = "refusing" if args.refusing else "files"
+        sys.exit(f"{checkout} is no checkout of distributed: it has no distributed/tests")
     with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:
         # It has a port, and nobody listens there.
         nobody.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}" if args.refusing else ""
-        runner = Runner(checkout, args.keep or Path(folder), endpoint, args.only)
-        worst = 0
+        run = runner(checkout, args.keep or Path(folder), endpoint)
         for file in args.files:
             if not (checkout / file.partition("::")[0]).exists():
                 print(f"not in this release: {file}")
                 continue
-            try:
-                found = _compare(runner, file)
-            except NothingPassed as error:
-                print(error, flush=True)
-                worst = 2
-                continue
-            if found.get("new") or found.get("threads"):
-                worst = max(worst, 1)
+            found, versions = _compare(run, file)
+            wrong |= bool(found["new"] or found["threads"])
             if args.write:
-                _keep(runner.versions, part, file, found)
-    return worst
+                _keep(versions, "refusing" if args.refusing else "files", file, found)
+    return int(wrong)
 
 
-def _log(file: str, name: str) -> str:
-    return f"{file.replace('/', '.').removesuffix('.py')}-{name}"
-
-
-def _compare(runner: Runner, file: str) -> dict[str, Any]:
-    """Run a file both ways."""
-    without = runner.run(file, _log(file, "without"), bridge=False)
-    with_it = runner.run(file, _log(file, "with"), bridge=True)
+def _compare(run: Run, file: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Run a file both ways; return what was found, and the versions of packages."""
+    name = file.replace("/", ".").removesuffix(".py")
+    without, with_it = run(file, f"{name}-without", False), run(file, f"{name}-with", True)
     new, expected, flaky = [], {}, []
     for number, test in enumerate(_new(without, with_it)):
         # By itself: without the tests that ran before it.
-        alone = runner.run(test, _log(file, f"again-{number}-with"), bridge=True)
-        plain = runner.run(test, _log(file, f"again-{number}-without"), bridge=False)
+        alone = run(test, f"{name}-again-{number}-with", True)
+        plain = run(test, f"{name}-again-{number}-without", False)
         function = test.rpartition("::")[2].partition("[")[0]
         if not _new(plain, alone):
             flaky.append(test)
@@ -201,7 +176,7 @@ def _compare(runner: Runner, file: str) -> dict[str, Any]:
         *(f"    LEFT: thread {thread}" for thread in with_it["threads"]),
     ]
     print("\n".join(lines), flush=True)
-    return {
+    found = {
         "without": both[0],
         "with": both[1],
         "new": new,
@@ -209,6 +184,7 @@ def _compare(runner: Runner, file: str) -> dict[str, Any]:
         "now and then": flaky,
         "threads": with_it["threads"],
     }
+    return found, with_it["versions"]
 
 
 def _keep(versions: dict[str, str], part: str, file: str, found: dict[str, Any]) -> None:
