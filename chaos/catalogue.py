@@ -15,8 +15,7 @@ _MODULES = [
         "processes",
         "spool_kills",
         "spooling",
-        "machine.forks",
-        "machine.memory",
+        "forks",
         "long.million",
         "long.month",
     )

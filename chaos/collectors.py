@@ -212,26 +212,20 @@ def _queue_full(world: World) -> str:
         # The last of them have settled.
         time.sleep(5)
     world.all_tasks_counted()
-    lost = arrived_or_lost(world, before, sent)
-    world.one_message_each()
-    return (
-        f"{sent} records: {sent - lost} arrived once, {lost} are counted as "
-        "`queue_full`; all tasks are counted"
-    )
 
-
-def arrived_or_lost(world: World, before: int, sent: int) -> int:
-    """Wait until each record has arrived once or is counted as lost; return how many are lost."""
-
-    def lost() -> int:
+    def lost_records() -> int:
         dropped = world.dropped("queue_full", "traces")
         arrived = len(world.collector.spans) - before
         assert arrived + dropped == sent, f"{arrived} arrived, {dropped} of {sent} counted as lost"
         return dropped
 
-    dropped = eventually(lost, 120, "each record has arrived or is counted as lost")
+    lost = eventually(lost_records, 120, "each record has arrived or is counted as lost")
     world.nothing_came_twice()
-    return dropped
+    world.one_message_each()
+    return (
+        f"{sent} records: {sent - lost} arrived once, {lost} are counted as "
+        "`queue_full`; all tasks are counted"
+    )
 
 
 @collector(

@@ -103,10 +103,10 @@ ROWS = (
         "fork-scheduler",
     ),
     (
-        "The machine has no memory, no file descriptor, or a full disk",
+        "The machine has no file descriptor, or a full disk",
         "It arrives once there is room again",
-        "Without memory: what the queue drops, counted as `queue_full`",
-        "memory-limit no-descriptors full-disk",
+        "Nothing",
+        "no-descriptors full-disk",
     ),
     (
         "A clock is set by hours",
@@ -206,7 +206,8 @@ set by hours, and processes and networks that stand still for seconds, are shown
 [their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
 at each moment, by `make lab`. Each answer that a server can give has a test over real sockets in
 `tests/otlp/test_answers.py`, and what becomes of requests that are too large, are taken in part, or
-have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`. What a scheduler with a
+have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`, also if there is no
+memory for them. What a scheduler with a
 spool that is killed leaves to the next one is in `tests/cluster/test_spool.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.

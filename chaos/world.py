@@ -349,9 +349,10 @@ class World:
         time.sleep(seconds)
         return (self.cpu() - used) / (time.monotonic() - began)
 
-    def memory(self, kind: str = "VmRSS") -> int:
-        """Return the bytes of the scheduler's process: ``VmRSS``, ``VmSize``."""
-        found = re.search(rf"^{kind}:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text(), re.M)
+    def memory(self) -> int:
+        """Return the resident bytes of the scheduler's process."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"^VmRSS:\s+(\d+)", status, re.MULTILINE)
         assert found, f"the scheduler has ended: {self.scheduler.output[-600:]}"
         return int(found[1]) * 1024
 

@@ -1,1 +1,0 @@
-"""What happens to machines and processes: clocks, forks, memory."""
