@@ -101,9 +101,8 @@ def through(
     )
 
 
-def _mode(world: World, mode: str, content: Any = None, **options: Any) -> str:
-    answer = changed(world.collector, content=content)
-    return through(world, answer, changed(world.gate, mode=mode), **options)
+def _mode(world: World, mode: str, **options: Any) -> str:
+    return through(world, changed(world.gate, mode=mode), **options)
 
 
 def _answers(world: World, answers: tuple[int, str], **values: Any) -> str:
@@ -136,11 +135,6 @@ _FAULTS: tuple[tuple[str, str, str, Callable[[World], str], tuple[str, ...]], ..
      f"{_AGAIN} in time comes again, spans with the same ids. Over HTTP the timeout starts "
      "again with each byte of an answer's head: until the head is complete, the bridge waits "
      "without a warning", _drips, BOTH),
-    # A success with 200 bytes in an unknown field.
-    ("drip-content", "It takes requests, and the content of its answer comes one byte a second",
-     f"{_AGAIN} in time comes again, spans with the same ids; one warning, one line at the end",
-     partial(_mode, mode="drip-content", again=True,
-             content=("application/x-protobuf", b"\x7a\xc8\x01" + bytes(200))), (HTTP,)),
     ("refused", "It refuses everything (400, `INVALID_ARGUMENT`)", ONCE,
      partial(_answers, answers=(400, "INVALID_ARGUMENT")), BOTH),
     ("unavailable", "It can't take anything now (500, `UNAVAILABLE`)", ONCE,

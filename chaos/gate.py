@@ -23,8 +23,8 @@ class Gate:
 
     Modes: ``pass``; ``closed`` (connections are refused, open ones are reset); ``silent``
     (connections are accepted, and everything is swallowed); ``drip`` (requests pass, answers
-    come one byte a second); ``drip-content`` (the same, after the head of an HTTP answer); ``cut``
-    (requests pass, and the connection breaks within the answer to the first one).
+    come one byte a second); ``cut`` (requests pass, and the connection breaks within the answer to
+    the first one).
 
     Parameters
     ----------
@@ -125,10 +125,7 @@ class Gate:
                 near.sendall(data[:10])
                 self._reset(near)
                 return
-            if self._mode == "drip-content" and data.startswith(b"HTTP/"):
-                head, end, data = data.partition(b"\r\n\r\n")
-                near.sendall(head + end)
-            while data and self._mode in ("drip", "drip-content"):
+            while data and self._mode == "drip":
                 near.sendall(data[:1])
                 data = data[1:]
                 time.sleep(_DRIP)

@@ -33,7 +33,7 @@ ROWS = (
         "The collector is down, hangs, is slow, or its connections break",
         "It waits, and arrives once; a lost answer causes repeated spans, with the same ids",
         "Spans beyond a queue of 2,048 ([with a spool](spool.md): beyond 256 MiB)",
-        "down-at-start down-and-back silent drip drip-content cut",
+        "down-at-start down-and-back silent drip cut",
     ),
     (
         "The collector answers with an error, a pause or a redirect",
@@ -76,7 +76,7 @@ ROWS = (
         "A killed scheduler, or a close without a collector, with a spool (`otel.spool.path`)",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
-        "spool-overlap spool-outage-beyond-queue spool-kills spool-full-disk",
+        "spool-overlap spool-kills spool-full-disk",
     ),
     (
         "Workers are killed",
@@ -207,8 +207,9 @@ set by hours, and processes and networks that stand still for seconds, are shown
 at each moment, by `make lab`. Each answer that a server can give has a test over real sockets in
 `tests/otlp/test_answers.py`, and what becomes of requests that are too large, are taken in part, or
 have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`, also if there is no
-memory for them. What a scheduler with a
-spool that is killed leaves to the next one is in `tests/cluster/test_spool.py`.
+memory for them. What waits in a spool for longer than the queue holds is in
+`tests/unit/test_feeder.py`, and what a scheduler that is killed leaves in it to the next one in
+`tests/cluster/test_spool.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.
 """

@@ -20,12 +20,12 @@ def _path(world: World) -> Path:
     return world.folder / "spool.db"
 
 
-def _start(world: World, workers: int = 1, **variables: str) -> None:
+def _start(world: World) -> None:
     """Start a scheduler with the spool; the one before is over, and so are its workers."""
     world.close()
     while world.workers:
         world.workers.pop().kill()
-    world.start({"DASK_OTEL__SPOOL__PATH": str(_path(world)), **variables}, workers=workers)
+    world.start({"DASK_OTEL__SPOOL__PATH": str(_path(world))}, workers=1)
 
 
 def _names(world: World, is_open: bool | None = None) -> set[str]:
@@ -94,27 +94,6 @@ def _overlap(world: World) -> str:
         f"{len(world.submitted)} of {len(world.submitted)} spans, of 2 runs; the first closed in "
         f"{closed:.1f} s (exit code {code}), and the second had the spool {took:.1f} s later"
     )
-
-
-@scenario(
-    "spool-outage-beyond-queue",
-    section=_SECTION,
-    fault="The collector is down for longer than the queue holds (`OTEL_BSP_MAX_QUEUE_SIZE` is 64)",
-    promise="Nothing is dropped: what the queue does not hold waits in the spool",
-)
-def _outage(world: World) -> str:
-    world.gate.mode = "closed"
-    _start(
-        world, workers=2, OTEL_BSP_MAX_QUEUE_SIZE="64", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="16"
-    )  # fmt: skip
-    world.work(80, tasks=4)
-    _all_wait(world)
-    world.gate.mode = "pass"
-    arrived = world.all_arrived()
-    assert not any(world.dropped(reason) for reason in ("queue_full", "spool_full"))
-    _nothing_waits(world)
-    world.one_message_each()
-    return f"{arrived}; 0 dropped"
 
 
 @scenario(

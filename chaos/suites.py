@@ -39,9 +39,6 @@ make fuzz
 
 """
 
-#: Files that take long; the page lists those without a result.
-_LONG = ("distributed/tests/test_client.py", "distributed/shuffle/tests/test_rechunk.py")
-
 #: The input of each target.
 _THROWN = {
     "spans": "tags, attributes, messages, times and redaction of spans",
@@ -74,19 +71,16 @@ def _dask_tests(kept: dict[str, Any]) -> str:
     machine = dict(kept["machine"])
     cores, versions = machine.pop("cores"), ", ".join(map(" ".join, machine.items()))
     text = f"Last run: {versions}, {cores} cores, beside other work.\n\n{_outcomes(kept['files'])}"
-    if missing := [f"`{file}`" for file in _LONG if file not in kept["files"]]:
-        text += f"\nWithout a result of this version yet: {', '.join(missing)}.\n"
     expected = {
         f"- `{test.rpartition('::')[2].partition('[')[0]}` {reason}\n"
         for found in kept["files"].values()
         for test, reason in found["expected"].items()
     }
-    return (
-        f"{text}\nThese tests fail with the bridge because of what they check:\n\n"
-        f"{''.join(sorted(expected))}"
-        "\nThe same with an endpoint that refuses connections:\n\n"
-        f"{_outcomes(kept['refusing'])}"
-    )
+    if expected:
+        text += "\nThese tests fail with the bridge because of what they check:\n\n"
+        text += "".join(sorted(expected))
+    text += "\nThe same with an endpoint that refuses connections:\n\n"
+    return text + _outcomes(kept["refusing"])
 
 
 def _outcomes(files: dict[str, Any]) -> str:

@@ -349,13 +349,6 @@ class World:
         time.sleep(seconds)
         return (self.cpu() - used) / (time.monotonic() - began)
 
-    def memory(self) -> int:
-        """Return the resident bytes of the scheduler's process."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"^VmRSS:\s+(\d+)", status, re.MULTILINE)
-        assert found, f"the scheduler has ended: {self.scheduler.output[-600:]}"
-        return int(found[1]) * 1024
-
     def dropped(self, reason: str, signal: str | None = None) -> int:
         """Return how many items were counted as lost for a reason, of one signal or of all."""
         wanted = {("dask.otel.reason", reason)} | (

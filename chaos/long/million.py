@@ -24,8 +24,6 @@ _EACH = _TASKS // _SPANS
 _NAMES = 50
 #: Spans that are under way at a time.
 _AT_ONCE = 30
-_STEPS = 10
-_MIB = 2**20
 _ENV = {
     # Through queues and intervals closer to the defaults.
     "OTEL_METRIC_EXPORT_INTERVAL": "10000",
@@ -60,34 +58,20 @@ def bridge_size(dask_scheduler: Any) -> int:
     return size_of(adapter, dask_scheduler)
 
 
-def _run(world: World, numbers: range) -> list[int]:
-    """Run spans of these numbers; returns the scheduler's resident bytes after each tenth."""
+def _run(world: World, numbers: range) -> int:
+    """Run spans of these numbers; returns the bytes that the bridge holds then."""
     under_way: deque[list[Any]] = deque()
-    sizes = []
-    began = time.monotonic()
-    for done, number in enumerate(numbers, start=1):
+    for number in numbers:
         # Each block is a span of its own, and each has a group of its own.
         with span(f"load {number % _NAMES}"):
             keys = [(f"neg-{number:08x}x", index) for index in range(_EACH)]
             under_way.append(world.client.map(operator.neg, range(_EACH), key=keys))
         while len(under_way) > _AT_ONCE:
             world.wait(under_way.popleft())
-        if done % max(1, len(numbers) // _STEPS) == 0:
-            sizes.append(world.memory())
-            seconds = time.monotonic() - began
-            progress(
-                f"{number + 1} spans, {done * _EACH / seconds:.0f} tasks/s, "
-                f"{sizes[-1] / _MIB:.0f} MiB"
-            )
     while under_way:
         world.wait(under_way.popleft())
-    return sizes
-
-
-def _growth(sizes: list[int], spans: int) -> float:
-    """Return bytes for each span, without what a process needs at first."""
-    first = len(sizes) // 5
-    return (sizes[-1] - sizes[first]) / (spans * (len(sizes) - 1 - first) / len(sizes))
+    progress(f"{numbers.stop} spans")
+    return int(world.client.run_on_scheduler(bridge_size))
 
 
 @scenario(
@@ -106,12 +90,8 @@ def _million(world: World) -> str:
     world.collector.keeps = frozenset({"metrics"})
     world.start(_ENV)
     began = time.monotonic()
-    held = []
-    sizes: list[int] = []
     half = _SPANS // 2
-    for numbers in (range(half), range(half, _SPANS)):
-        sizes += _run(world, numbers)
-        held.append(world.client.run_on_scheduler(bridge_size))
+    held = [_run(world, numbers) for numbers in (range(half), range(half, _SPANS))]
     seconds = time.monotonic() - began
     tasks = _EACH * _SPANS
     world.submitted = {"all": tasks}
@@ -124,11 +104,9 @@ def _million(world: World) -> str:
     assert dropped == 0, f"{dropped} items were dropped"
     assert held[1] < held[0] + 256 * 1024, f"the bridge holds {held} bytes"
     world.clean_log()
-    each = _growth(sizes, _SPANS)
     return (
         f"{seen.spans.total():,} of {expected.total():,} spans, {seen.tasks:,} of {tasks:,} "
         f"tasks, by the spans and by the counters, in {seconds:.0f} s ({tasks / seconds:.0f} "
         f"tasks/s); the bridge holds {held[0] / 1024:.0f} KiB after half of it and "
-        f"{held[1] / 1024:.0f} KiB at the end; the scheduler grows by {each / 1024:.1f} KiB a "
-        f"span, for Dask keeps all spans"
+        f"{held[1] / 1024:.0f} KiB at the end"
     )
