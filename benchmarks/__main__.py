@@ -64,11 +64,6 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="only count instructions, and fail if they grew against the published results",
     )
-    parser.add_argument(
-        "--count",
-        action="store_true",
-        help="only count instructions, and publish the figure: it needs no quiet machine",
-    )
     return parser.parse_args()
 
 
@@ -100,13 +95,6 @@ def main() -> None:
     logging.disable(logging.INFO)
     if options.check:
         sys.exit(_check())
-    if options.count:
-        latest = results.RESULTS / "latest.json"
-        rows, before = results.merged(latest, instructions.run(quick=False)), results.read(latest)
-        # The other rows are of that machine; counts depend on no machine.
-        results.write(rows, latest, before["quick"], before["machine"])
-        page.write(results.read(latest))
-        return
     rows = []
     for number in options.row or ROWS:
         print(f"row {number} ...", flush=True)

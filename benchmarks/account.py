@@ -165,10 +165,10 @@ def native(times: int = 4) -> float:
     """Return the CPU seconds of a task of a scheduler without the bridge and without valgrind."""
     with cluster({"PYTHONHASHSEED": "0"}) as client:
         tasks(client, WARM_UP)
-        marks = [(time.monotonic(), client.run_on_scheduler(meter.cpu))]
+        marks = [(time.monotonic(), client.run_on_scheduler(time.process_time))]
         for call in (lambda: tasks(client, times * TASKS), lambda: time.sleep(IDLE_SECONDS)):
             call()
-            marks.append((time.monotonic(), client.run_on_scheduler(meter.cpu)))
+            marks.append((time.monotonic(), client.run_on_scheduler(time.process_time)))
     (began, start), (between, middle), (ended, end) = marks
     idle = (end - middle) / (ended - between)
     return (middle - start - idle * (between - began)) / (times * TASKS)

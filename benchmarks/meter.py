@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 
@@ -14,8 +13,3 @@ def idle(dask_scheduler: Any) -> bool:
 def busy(dask_scheduler: Any) -> bool:
     """Whether a worker has a task."""
     return any(ws.processing for ws in dask_scheduler.workers.values())
-
-
-def cpu() -> float:
-    """Return the process's CPU seconds, all threads."""
-    return time.process_time()

@@ -19,7 +19,7 @@ python -m benchmarks --quick                    # rough, some minutes
 python -m benchmarks --row 3                    # one row
 python -m benchmarks --page                     # everything, and this page anew
 python -m benchmarks --check                    # or make bench-check: has it become slower?
-python -m benchmarks --count                    # instructions alone, and this page anew
+python -m benchmarks --row 1 --page             # instructions alone, and this page anew
 ```
 
 `--page` writes this page from `benchmarks/results/latest.json`, which has each measurement.
@@ -55,7 +55,7 @@ _READING = """
   counted likewise, over a minute without tasks: each worker sends two heartbeats a second, as
   Dask's do, the bridge ticks twice a second, and hands over its metrics once. `--check` counts both
   again and fails if the bridge needs 5 % more than published, on the same versions of Python and
-  distributed; `--count` publishes these figures alone.
+  distributed.
 - **Latency** (row 3) is the age of messages when the event loop reads them. One is sent each
   millisecond, and the kernel records its arrival. The rows have differences of the medians of five
   windows of half a minute, with and without the bridge in turn. Before a window each simulated

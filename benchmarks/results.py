@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -106,12 +106,10 @@ def shown(rows: Iterable[Row]) -> str:
     return table(("row", "what", "target", "figure", "verdict"), plain)
 
 
-def write(
-    rows: Sequence[Row], path: Path, quick: bool, place: Mapping[str, Any] | None = None
-) -> None:
-    """Write rows as JSON, and the facts of this machine, or of another `place`."""
+def write(rows: Sequence[Row], path: Path, quick: bool) -> None:
+    """Write rows as JSON, and the facts of this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": place or machine(), "quick": quick, "rows": [asdict(row) for row in rows]}
+    content = {"machine": machine(), "quick": quick, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
