@@ -50,7 +50,7 @@ from dask_otel.core.life.open_span import (
 from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.profiles import stacks
-from dask_otel.core.profiles.store import Batch, CutOff, Missed
+from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import FinishedSpan, Progress
 from dask_otel.core.trace import Trace
 
@@ -123,7 +123,7 @@ class SchedulerAdapter:
         topics: Collection[str],
         level: int | None,
         put: Put,
-        profiled: Callable[[Batch | CutOff | Missed], bool] | None = None,
+        profiled: Callable[[Batch | CutOff], bool] | None = None,
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,14 @@ from distributed.scheduler import Scheduler
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.profiles import stacks
-from dask_otel.core.profiles.store import Batch, CutOff, Missed
+from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import SpanIdentity
 
 
 class WorkerProfiles:
     """Reads the messages of workers' samplers, on the scheduler's event loop.
 
-    `take` queues the messages for the thread that reads them, and returns whether there was room.
+    `put` queues the messages for the thread that reads them, and returns whether there was room.
     Methods may raise: the adapter catches the errors.
     """
 
@@ -24,11 +25,11 @@ class WorkerProfiles:
         self,
         scheduler: Scheduler,
         lifecycle: Lifecycle,
-        take: Callable[[Batch | CutOff | Missed], bool],
+        put: Callable[[Batch | CutOff], bool],
     ) -> None:
-        self._scheduler, self._open, self._take = scheduler, lifecycle.open, take
+        self._scheduler, self._open, self._put = scheduler, lifecycle.open, put
         #: Samples that were not taken, by root span, until that is said.
-        self._missed: dict[int, int] = {}
+        self._missed = Counter[int]()
         #: The workers that have sent their last message.
         self._done: set[str] = set()
 
@@ -53,18 +54,14 @@ class WorkerProfiles:
             ):
                 if last:
                     self._done.add(worker)
-                if samples or left_out:
+                if samples or left_out or self._missed:
                     spans = tuple([self._span(one) for one in ids])
-                    self._put(Batch(worker, blob, tuple(ids), spans, samples, left_out))
-
-    def _put(self, item: Batch | CutOff) -> None:
-        if self._take(item):
-            if self._missed and self._take(Missed(self._missed)):
-                self._missed = {}
-        elif isinstance(item, Batch) and len(self._missed) < stacks.MOST_SPANS:
-            for number in {pair[1].span_id for pair in item.spans if pair}:
-                lost = item.samples + item.left_out
-                self._missed[number] = self._missed.get(number, 0) + lost
+                    missed, self._missed = self._missed, Counter()
+                    batch = Batch(worker, blob, tuple(ids), spans, samples, left_out, missed)
+                    if not self._put(batch):
+                        roots = {pair[1].span_id for pair in spans if pair}
+                        missed.update(dict.fromkeys(roots, samples + left_out))
+                        self._missed = Counter(dict(missed.most_common(stacks.MOST_SPANS)))
 
     def _span(self, dask_id: str) -> tuple[SpanIdentity, SpanIdentity] | None:
         span = self._open.get(dask_id)

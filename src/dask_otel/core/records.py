@@ -408,11 +408,6 @@ class FinishedSpan(SpanDescription):
     graph: GraphLog | None = None
 
     @property
-    def is_root(self) -> bool:
-        """Whether it has no Dask span above."""
-        return self.identity.dask_id == self.identity.root_id
-
-    @property
     def weight(self) -> int:
         """How many OpenTelemetry spans this becomes."""
         return 1 + len(self.groups) + len(self.tasks)

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from dask_otel import semconv
-from dask_otel.core.profiles.store import Batch, CutOff, Ended, Missed
+from dask_otel.core.profiles.store import Batch, CutOff, Ended
 from dask_otel.core.records import (
     ClusterEvent,
     FinishedGraph,
@@ -67,7 +67,7 @@ class Inbox:
         self._items.append(item)
         return True
 
-    def put_light(self, item: OpenNote | SpanIdentity | CutOff | Missed | Ended) -> None:
+    def put_light(self, item: OpenNote | SpanIdentity | CutOff | Ended) -> None:
         """Queue an item without weight; bounded too, in case the disk hangs for ever.
 
         The identity of a finished span that had no room removes the span's note.

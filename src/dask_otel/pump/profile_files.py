@@ -16,7 +16,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel._log import logger
 from dask_otel.core.profiles.pprof import SUFFIX, encoded
-from dask_otel.core.profiles.store import Batch, CutOff, Ended, Missed, Profiles, RootProfile
+from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootProfile
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
@@ -77,7 +77,7 @@ class ProfileFiles(PumpThread):
         """Count losses and errors there."""
         self._tally = tally
 
-    def offer(self, item: Batch | CutOff | Missed | Ended) -> bool:
+    def offer(self, item: Batch | CutOff | Ended) -> bool:
         """Queue an item without waiting; False for a batch without room. For the event loop."""
         if isinstance(item, Batch):
             return self._inbox.offer(item)

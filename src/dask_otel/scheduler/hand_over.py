@@ -16,7 +16,7 @@ from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.profiles.store import Batch, CutOff, Ended, Missed
+from dask_otel.core.profiles.store import Batch, CutOff, Ended
 from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.pump import Pump
@@ -141,7 +141,7 @@ class HandOver:
             )
         return taken
 
-    def profile(self, item: Batch | CutOff | Missed) -> bool:
+    def profile(self, item: Batch | CutOff) -> bool:
         """Hand over what workers have sampled; False if it is lost: without exporters, or room."""
         profiles = None if self._pump is None else self._pump.profiles
         taken = profiles is not None and profiles.offer(item)
@@ -167,7 +167,7 @@ class HandOver:
         """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
         ident, observe = span.identity, self._adapter.batches.open.observe
         ids = (ident.trace_id, ident.span_id)
-        if span.path is not None and span.is_root:
+        if span.path is not None and span.identity.dask_id == span.identity.root_id:
             for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
                 if value:
                     name = semconv.SPAN_PATH_TIME.name

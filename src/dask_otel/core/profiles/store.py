@@ -46,6 +46,8 @@ class Batch(NamedTuple):
     #: All samples of it, and those that the worker has left out.
     samples: int
     left_out: int
+    #: Of the messages before it that had no room, by the id of their root span.
+    missed: Mapping[int, int] = {}
 
     @property
     def weight(self) -> int:
@@ -59,12 +61,6 @@ class CutOff(NamedTuple):
     worker: str
     #: The ids of the root spans whose tasks it runs, if it still does.
     roots: frozenset[int] = frozenset()
-
-
-class Missed(NamedTuple):
-    """Samples that were dropped before this queue, by the id of their root span."""
-
-    samples: Mapping[int, int]
 
 
 class Ended(NamedTuple):
@@ -113,7 +109,7 @@ class Profiles:
     def __repr__(self) -> str:
         return f"<Profiles of {len(self.roots)} root spans, room for {self._room} stacks>"
 
-    def take(self, item: Batch | CutOff | Missed | Ended, now: float) -> Iterator[None]:
+    def take(self, item: Batch | CutOff | Ended, now: float) -> Iterator[None]:
         """Add what has come; each item is a short step."""
         match item:
             case Batch():
@@ -123,8 +119,6 @@ class Profiles:
                 for number, root in self.roots.items():
                     if root.ended is None and (worker in root.senders or number in roots):
                         self._cut_off(root, {worker})
-            case Missed(samples):
-                self._missed(samples)
             case Ended(identity, start, stop, workers):
                 if (found := self.roots.get(identity.span_id)) is not None:
                     # It may have sent nothing of this root before.
@@ -174,6 +168,7 @@ class Profiles:
             yield
         if batch.left_out:
             self._leave_out(batch.left_out, "over_limit", known)
+        self._missed(batch.missed)
 
     def _leave_out(
         self,
