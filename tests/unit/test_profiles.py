@@ -346,13 +346,13 @@ def test_a_lost_worker_is_named_in_the_profiles_that_it_served() -> None:
     theirs = batch([ONE._replace(span="c")], worker="v")._replace(spans=((other, other),))
     take(profiles, CutOff("early"), now=T - 10.0)
     take(profiles, batch([ONE]), theirs, CutOff("w"))
-    cut_off = [root.profile.about["cut_off"] for root in profiles.roots.values()]
-    assert cut_off == [["w"], []]
+    roots = [root.profile.about for root in profiles.roots.values()]
+    assert [one["cut_off"] for one in roots] == [["w"], []]
     # One that ran tasks of it, and had sent nothing; the end says which workers these were.
     take(profiles, CutOff("u"), CutOff("runs", frozenset({99})))
     ran_on = frozenset(("w", "u", "v", "early"))
     take(profiles, Ended(ROOT, T - 9.0, T, ran_on), Ended(other, T - 9.0, T, frozenset("v")))
-    assert cut_off == [["w", "u"], ["runs"]]
+    assert [one["cut_off"] for one in roots] == [["w", "u"], ["runs"]]
 
 
 # ------------------------------------------------------------------------------ files

@@ -67,7 +67,6 @@ class ProfileFiles(PumpThread):
         self._due = time.monotonic() + INTERVAL
         #: Of the files, the oldest first.
         self._sizes: dict[Path, int] = {}
-        self._warned = False
         self._breathe = Breath()
 
     def __repr__(self) -> str:
@@ -152,8 +151,8 @@ class ProfileFiles(PumpThread):
             replace(path, data)
         except OSError as error:
             root.changed = True
-            if not self._warned:
-                self._warned = True
+            if "files" not in self._logged:
+                self._logged.add("files")
                 logger.warning(
                     "dask-otel can't write profiles into %s: %s. It tries again; check "
                     "otel.files.path. This is logged once.",

@@ -131,10 +131,9 @@ class Profiles:
 
     @staticmethod
     def _cut_off(root: RootProfile, workers: set[str]) -> None:
-        known = root.profile.about["cut_off"]
-        new = sorted(workers.difference(known))
-        known[:] = [*known, *new][:_MOST_CUT_OFF]
-        root.changed |= bool(new)
+        about = root.profile.about
+        about["cut_off"] = [*dict.fromkeys([*about["cut_off"], *sorted(workers)])][:_MOST_CUT_OFF]
+        root.changed = True
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
         known = dict(zip(batch.ids, batch.spans, strict=True))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.profiles.stacks import Frame, Stack
+from dask_otel.core.sums import summed
 from dask_otel.core.traces.values import coverage
 from dask_otel.report.page.payload import pack
 from dask_otel.report.profiles import (
@@ -19,7 +20,6 @@ from dask_otel.report.profiles import (
     seconds_of,
     spans_of,
 )
-from dask_otel.report.seconds import add
 from dask_otel.report.telemetry.model import Session
 
 #: The smallest share of all time that has a row.
@@ -94,13 +94,13 @@ def _tree(now: Counter[Stack], before: Counter[Stack] | None = None, **more: Any
 def _cpu(session: Session) -> dict[str, list[float]]:
     """Return the seconds on and off the CPU of each span, and of each of its prefixes."""
     labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
-    found: dict[str, dict[str, float]] = {}
     metered = session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
-    for (name, prefix, activity), took in metered.items():
-        for key in (name, f"{name}\n{prefix}"):
-            add(found.setdefault(key, {}), activity, took)
+    found = summed(
+        {(key, activity): took for key in (name, f"{name}\n{prefix}")}
+        for (name, prefix, activity), took in metered.items()
+        if activity in _CPU
+    )
     return {
-        key: [round(one.get(activity, 0.0), 6) for activity in _CPU]
-        for key, one in found.items()
-        if {*_CPU} & one.keys()
+        key: [round(found.get((key, activity), 0.0), 6) for activity in _CPU]
+        for key in dict.fromkeys(key for key, _ in found)
     }
