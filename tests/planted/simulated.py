@@ -443,6 +443,15 @@ def behind_what_was_fired_and_forgotten(client: Any, cluster: Any) -> None:
         wait(tasks(client, "report", [0.2] * 4))
 
 
+# It takes 5.0 s, as it does if the client submits all tasks at once.
+@plant("healthy", "threads", never=("client", "chain"), block="train")
+def submitted_while_all_threads_compute(client: Any, cluster: Any) -> Any:
+    """The client submits the next tasks just before all threads have ended those before."""
+    first = tasks(client, "load", [2.0] * 8)
+    time.sleep(3.9)
+    return [*first, *tasks(client, "fit", [1.0] * 4)]
+
+
 # It takes 5.9 s, and 3.2 s without the restart.
 @plant("repeated", never=("lost", "threads"), least=2.6, most=2.9, block="train")
 def restarted_by_its_client(client: Any, cluster: Any) -> Any:

@@ -43,18 +43,19 @@ def run(
 ) -> Facts:
     """One root without spans below it, bounded by `parts`.
 
-    Threads computed all the time, except where tasks waited that had one.
+    Threads computed all the time, except where tasks waited that had one, or had no task.
     """
     seconds = sum(parts.values())
     waited = sum(parts.get(one, 0.0) for one in ("scheduler", "starting", "transfer", "report"))
     rest = threads * waited if idle is None else idle
-    spent = {"thread-cpu": threads * seconds - rest} if work is None else work
+    there = threads * (seconds - parts.get("client", 0.0) - parts.get("no_worker", 0.0))
+    spent = {"thread-cpu": max(0.0, there - rest)} if work is None else work
     all_parts = dict.fromkeys(PATH_PARTS, 0.0) | parts
-    left = max(0.0, threads * seconds - sum(spent.values())) if idle is None else idle
+    left = max(0.0, there - sum(spent.values())) if idle is None else idle
     return Facts(
         seconds=seconds,
         workers=2,
-        threads=2.0,
+        threads=max(2.0, threads / 2),
         roots={
             name: RootFacts(
                 name, seconds, dict(all_parts), tasks, threads, spent, left, **(root or {})

@@ -462,6 +462,7 @@ class _Case:
                 self.left["starting"] = 0.0
         self.waited = self.left["own"]
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
+        self.work = computed / (facts.workers * facts.threads or inf)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
         self.many = f"{counted(tasks, 'task')} of {seconds(computed / tasks)}"
@@ -519,7 +520,9 @@ class _Case:
         # shorter, but can wait for others that have no thread. The rest of the work takes as long
         # on threads that are never idle.
         root, vain = self.root, self.vain.get(kind, 0.0)
-        rest = (root.seconds or inf) - root.longest * (not root.parts["inner"])
+        # Nor does all of it need less than all threads that there were.
+        work = self.work * (kind != "threads")
+        rest = (root.seconds or inf) - max(root.longest, work) * (not root.parts["inner"])
         known = self.blocked if kind == "worker_loop" else rest if kind in _BESIDE_TASKS else inf
         most = min(known, root.spare + (root.unbegun + vain) / self.threads)
         self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided, most))
