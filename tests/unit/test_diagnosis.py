@@ -221,6 +221,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     # Submitted at once, they would take all threads for as long.
     "inner tasks on nearly all threads": (run(idle=6.0, inner=5.0, compute=1.0), ["inner"]),
     # The holder is named, not who waited. A few threads of others are no reason.
+    "none of its tasks had a thread": (
+        run(work={}, idle=0.0, no_thread=8.0, root={"cancelled": 30.0}),
+        ["held"],
+    ),
     "held": (run(work={"thread-cpu": 1.0}, idle=0.0, root=HELD, **BUSY), ["held"]),
     "hardly held": (run(root={"elsewhere": 1.0, "holders": [("alice", 1.0)]}, **BUSY), ["threads"]),
     # All threads had tasks, and these did not compute: more threads do not help.

@@ -77,6 +77,7 @@ _ELSE: Final = {
     "unbegun": "starting",
     "client": "client",
 }
+_NONE_BEGAN: Final = "None of its tasks began, and no thread was free."
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
 _NO_PATH: Final = "What the run waited for is not known: its spans have no path"
 _WHY_NO_PATH: Final = (
@@ -452,7 +453,9 @@ class _Case:
         # Nor for other spans of its root.
         at_first = min(at_first, inf if root.idle is None else root.resting / self.threads)
         self.left["unbegun"] = unbegun = max(unbegun, min(taken, at_first))
-        self.left["own"] = own = (taken - unbegun) * (root.busy / used if used else 1.0)
+        # If none of its tasks has ended, it had a thread if one is on its path.
+        its = root.busy / used if used else float(root.parts["compute"] > 0.0)
+        self.left["own"] = own = (taken - unbegun) * its
         self.left["held"] = max(taken - unbegun - own, min(taken - unbegun, others))
         if root.cancelled and not any("compute" in link.parts for link in span.links):
             # It waited for a thread to the end, or ran in vain, and was not missed.
@@ -821,7 +824,7 @@ class _Case:
             whole = sum(took for _, took in root.holders)
             held *= (lost + both) * bool(others) / (whole or 1.0)
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
-        self._say("held", held, others or "others", said)
+        self._say("held", held, others or "others", said if root.elsewhere else _NONE_BEGAN)
         everything = work or {"": root.activities}
         # Tasks of other spans of its root had threads, too.
         beside = self.span.beside if work else {}
