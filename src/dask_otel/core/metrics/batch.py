@@ -134,19 +134,13 @@ class MetricBatch:
 
     def observe(self, observation: Observation) -> None:
         """Add a measurement; beyond `MAX_SINGLE` without its exemplar."""
+        series = (observation.metric, *observation.labels)
         if len(self.observations) < MAX_SINGLE:
             self.observations.append(observation)
+        elif semconv.METRICS[observation.metric].instrument == "histogram":
+            self.distributions[series].add(observation.value)
         else:
-            self.add_up(observation)
-
-    def add_up(self, observation: Observation) -> None:
-        """Add a measurement without its exemplar."""
-        metric, labels, value, _ = observation
-        series = (metric, *labels)
-        if semconv.METRICS[metric].instrument == "histogram":
-            self.distributions[series].add(value)
-        else:
-            self.add(*series, value=value)
+            self.add(*series, value=observation.value)
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.
