@@ -16,8 +16,9 @@ from dask_otel.core.pace import is_slow, runs_of, slow_of
         ([4.0, 4.0], [1.0] * 6, True),
         ([2.0] * 4, [1.0] * 12, True),
         ([1.6] * 16, [1.0] * 48, True),
-        # Too few, or not much longer.
+        # Too few, or not much longer. The longer two of four are often on one worker.
         ([2.0, 2.0], [1.0] * 6, False),
+        ([2.4, 1.8], [0.5, 0.4], False),
         ([1.4] * 99, [1.0] * 99, False),
         # One long task; and tasks of two sizes, of which the worker got large ones.
         ([8.0, 1.0, 1.0], [1.0] * 9, False),

@@ -14,10 +14,11 @@ Worker = TypeVar("Worker")
 
 #: A worker is slow if its runs take so many times as long as the others' on average; and if the
 #: difference is so many standard errors. Runs vary by at least this share of their mean: a few can
-#: be alike by chance.
+#: be alike by chance. Of fewer runs in all, one worker often has all long ones.
 _TIMES: Final = 1.5
 _ERRORS: Final = 4.0
 _LEAST_SPREAD: Final = 0.2
+_FEWEST: Final = 6
 
 
 def runs_of(seconds: Sequence[float]) -> Runs:
@@ -46,6 +47,8 @@ def slow_of(runs: Mapping[Worker, Runs]) -> tuple[list[Worker], Runs, Runs]:
 
 def is_slow(own: Runs, others: Runs) -> bool:
     """Return whether a worker is slow, by its own runs and those of others: two or more each."""
+    if own[0] + others[0] < _FEWEST:
+        return False
     mean, usual = own[1] / own[0], others[1] / others[0]
     spread = max(_LEAST_SPREAD, _spread(own), _spread(others))
     error = spread * sqrt(mean**2 / own[0] + usual**2 / others[0])
