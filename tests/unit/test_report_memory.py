@@ -95,6 +95,9 @@ def in_all(value: float, *times: float) -> list[dict[str, Any]]:
 
 WORKER = {"dask.worker.name": "alice"}
 TEAMS = [holder("read", **{"dask.tag.team": team}) for team in ("red", "blue")]
+HEARTBEAT = {"dask.worker.memory.usage": 3 * GIB, "dask.worker.last_seen.age": 1.5}
+LOST = {"dask.worker.removal.reason": "lost"}
+SEEN = {**HEARTBEAT, "dask.worker.nanny.memory.usage": 5 * GIB}
 PEAK = {
     "dask.span.worker_memory.worker.name": "alice",
     "dask.span.worker_memory.worker.time": 1.0,
@@ -188,6 +191,19 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Account], object], object]] = 
         )
         for share, memory, after in ((0.875, 7.0, 4.0), (0.5, 5.0, 10.0))
     },
+    "so it is of one that was killed, by its nanny or its last heartbeat": (
+        (
+            logs(
+                log(8.0, "", "dask.worker.removed", **{**WORKER, **SEEN}, **LOST),
+                log(9.0, "", "dask.worker.removed", **{**HEARTBEAT, "dask.worker.name": "bob"}, **LOST),
+                # It left in order.
+                log(9.0, "", "dask.worker.removed", **HEARTBEAT, **{"dask.worker.name": "carl"}),
+            ),
+            metrics(level("dask.worker.memory.usage", point(2 * GIB, {**WORKER}, time=5))),
+        ),
+        lambda found: [(one.memory, one.memory_after) for one in found.workers],
+        [(3 * GIB, 7.5), (None, None), (5 * GIB, 8.0)],
+    ),
     **{
         f"one that left before the first export has no figures: {threads}": (
             (

@@ -23,6 +23,12 @@ _OF_FAILURES: Final = (
 _KILLED: Final = "KilledWorker"
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
+#: Of a worker: its memory at its last heartbeat, for how long that was ago, and its memory now.
+_KNOWN_AT_END: Final = (
+    semconv.WORKER_MEMORY_USAGE.name,
+    semconv.WORKER_LAST_SEEN_AGE.name,
+    semconv.WORKER_NANNY_MEMORY,
+)
 #: By log record, what it concerns: the task that logged it, or the worker that was lost.
 _CONCERNED: Final = {
     semconv.WORKER_LOG: semconv.TASK_KEY,
@@ -139,6 +145,11 @@ class Worker:
     #: When its memory was the largest: seconds after the start of the run.
     memory_after: float | None = None
 
+    def note(self, memory: float, after: float) -> None:
+        """Note its memory at a time."""
+        if memory > (self.memory or 0.0):
+            self.memory, self.memory_after = memory, after
+
 
 def workers(session: Session) -> list[Worker]:
     """Return the workers by name, with their largest figures and the number of their task spans.
@@ -167,14 +178,21 @@ def workers(session: Session) -> list[Worker]:
                 setattr(worker, figure, largest)
             if largest and figure == "memory":
                 worker.memory_after = (time - start) / 1e9
-    # Between two exports, the largest share of a limit is known from heartbeats.
+    # Between two exports, more is known from heartbeats, and of one that is killed from its nanny.
     for span in session.of_type("span"):
         worker = found.get(span.text(semconv.SPAN_WORKER_PEAK_NAME), Worker(""))
-        share = span.number(semconv.SPAN_WORKER_PEAK) or 0.0
-        if worker.limit and share * worker.limit > (worker.memory or 0.0):
-            after = span.number(semconv.SPAN_WORKER_PEAK_TIME) or 0.0
-            worker.memory = share * worker.limit
-            worker.memory_after = (span.start_ns - start) / 1e9 + after
+        share, after = map(span.number, (semconv.SPAN_WORKER_PEAK, semconv.SPAN_WORKER_PEAK_TIME))
+        seen = (span.start_ns - start) / 1e9 + (after or 0.0)
+        worker.note((share or 0.0) * (worker.limit or 0.0), seen)
+    for log in session.logs:
+        if log.name == semconv.WORKER_REMOVED and is_death(log):
+            worker = found.get(text(log.attributes.get(semconv.WORKER_NAME)), Worker(""))
+            memory, age, at_end = map(log.attributes.get, _KNOWN_AT_END)
+            seen = (log.time_ns - start) / 1e9
+            if isinstance(memory, int) and isinstance(age, (int, float)):
+                worker.note(memory, seen - age)
+            if isinstance(at_end, int):
+                worker.note(at_end, seen)
     for task in session.of_type("task"):
         if name := task.text(semconv.WORKER_NAME):
             worker = found.setdefault(name, Worker(name))
