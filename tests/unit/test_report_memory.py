@@ -195,7 +195,7 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Account], object], object]] = 
         (
             logs(
                 log(8.0, "", "dask.worker.removed", **{**WORKER, **SEEN}, **LOST),
-                log(9.0, "", "dask.worker.removed", **{**HEARTBEAT, "dask.worker.name": "bob"}, **LOST),
+                log(9.0, "", "dask.worker.removed", **HEARTBEAT, **LOST, **{"dask.worker.name": "bob"}),
                 # It left in order.
                 log(9.0, "", "dask.worker.removed", **HEARTBEAT, **{"dask.worker.name": "carl"}),
             ),

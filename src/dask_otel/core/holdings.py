@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from heapq import nlargest
 from typing import Any, Final
 
 from dask_otel.core.text import NAMED, line_text
@@ -43,6 +44,8 @@ class Holdings:
         #: By full name of the span and prefix: bytes, results, and by keeper the same of those
         #: that it keeps, with the key of a task.
         self._groups: dict[tuple[str, str], tuple[list[int], dict[tuple[str, str], list[Any]]]] = {}
+        #: The clients that keep results.
+        self.clients: set[str] = set()
 
     def add(self, span: str, prefix: str, nbytes: int, keepers: Iterable[Keeper]) -> None:
         """Add a result."""
@@ -55,18 +58,16 @@ class Holdings:
             known = kept.setdefault((kind, name), [0, 0, task])
             known[0] += nbytes
             known[1] += 1
-
-    def clients(self) -> set[str]:
-        """Return the clients that keep results."""
-        kept = (keeper for _, kept in self._groups.values() for keeper in kept)
-        return {name for kind, name in kept if kind in _OF_CLIENTS}
+            if kind in _OF_CLIENTS:
+                self.clients.add(name)
 
     def answer(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         """Return the largest as plain data; `seconds` since the last submission of clients.
 
         The fields are those of `dask_otel._wire.Held`.
         """
-        ordered = sorted(self._groups.items(), key=lambda item: -item[1][0][0])
+        # There can be as many as results: to sort them all would hold the event loop.
+        largest = nlargest(SHOWN, self._groups.items(), key=lambda item: item[1][0][0])
         return {
             "bytes": self.bytes,
             "results": self.results,
@@ -78,9 +79,9 @@ class Holdings:
                     "results": results,
                     **_kept(kept, seconds),
                 }
-                for (span, prefix), ((nbytes, results), kept) in ordered[:SHOWN]
+                for (span, prefix), ((nbytes, results), kept) in largest
             ],
-            "others": len(ordered[SHOWN:]),
+            "others": len(self._groups) - len(largest),
         }
 
 
