@@ -96,8 +96,8 @@ def in_all(value: float, *times: float) -> list[dict[str, Any]]:
 WORKER = {"dask.worker.name": "alice"}
 TEAMS = [holder("read", **{"dask.tag.team": team}) for team in ("red", "blue")]
 HEARTBEAT = {"dask.worker.memory.usage": 3 * GIB, "dask.worker.last_seen.age": 1.5}
-LOST = {"dask.worker.removal.reason": "lost"}
-SEEN = {**HEARTBEAT, "dask.worker.nanny.memory.usage": 5 * GIB}
+LOST = {**HEARTBEAT, "dask.worker.removal.reason": "lost"}
+KILLED = {**LOST, "dask.worker.nanny.memory.usage": 5 * GIB}
 PEAK = {
     "dask.span.worker_memory.worker.name": "alice",
     "dask.span.worker_memory.worker.time": 1.0,
@@ -194,8 +194,8 @@ FACTS: dict[str, tuple[tuple[Any, ...], Callable[[Account], object], object]] = 
     "so it is of one that was killed, by its nanny or its last heartbeat": (
         (
             logs(
-                log(8.0, "", "dask.worker.removed", **{**WORKER, **SEEN}, **LOST),
-                log(9.0, "", "dask.worker.removed", **HEARTBEAT, **LOST, **{"dask.worker.name": "bob"}),
+                log(8.0, "", "dask.worker.removed", **WORKER, **KILLED),
+                log(9.0, "", "dask.worker.removed", **LOST, **{"dask.worker.name": "bob"}),
                 # It left in order.
                 log(9.0, "", "dask.worker.removed", **HEARTBEAT, **{"dask.worker.name": "carl"}),
             ),
