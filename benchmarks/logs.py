@@ -1,4 +1,4 @@
-"""Row 13: log records of workers: on a worker that logs a lot, and on its scheduler.
+"""Row 13: log records of workers, on the scheduler.
 
 Whole runs with and without a storm differ by less than they differ among themselves. What reaches
 the scheduler does not: so its messages and bytes are counted, and what each costs the event loop.
@@ -7,8 +7,6 @@ the scheduler does not: so its messages and bytes are counted, and what each cos
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import time
 from typing import Any, Final
 
@@ -19,39 +17,13 @@ from benchmarks.simulated import SimulatedCluster
 from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import lines
 from dask_otel.core.life.clock_offsets import ClockOffsets
-from dask_otel.worker.forwarding import Forwarding
 
-#: Records of the storm.
+#: Records of the storm, in a second.
 STORM: Final = 10_000
 #: The part of the event loop that a storm of one worker may take.
 PART: Final = 0.001
 #: Seconds of a storm, by a simulated clock.
 SECONDS: Final = 60
-
-
-class Worker:
-    """A worker's connection, for forwarding: it keeps the messages."""
-
-    def __init__(self) -> None:
-        self.loop, self.sent = self, list[dict[str, Any]]()
-        self.log_event = lambda topic, message: self.sent.append(message)
-        self.add_callback = self.call_later = lambda *args: None
-
-
-def storm() -> tuple[float, float, list[dict[str, Any]]]:
-    """Return CPU seconds of a storm without and with forwarding, and what was sent."""
-    logger, worker, forwarding = logging.Logger("user"), Worker(), Forwarding()
-    logger.addHandler(logging.NullHandler())
-    took = []
-    for forwards in (False, True):
-        if forwards:
-            forwarding.add(worker, logging.WARNING)  # type: ignore[arg-type]
-        began = time.thread_time()
-        for number in range(STORM):
-            logger.error("line %d of a storm", number)
-        took.append(time.thread_time() - began)
-    forwarding.remove(worker)  # type: ignore[arg-type]
-    return took[0], took[1], worker.sent
 
 
 def lasting() -> list[dict[str, Any]]:
@@ -87,22 +59,12 @@ async def received(messages: list[dict[str, Any]]) -> float:
 
 
 def run(quick: bool) -> list[Row]:
-    """Measure a storm on its worker, and on the scheduler."""
-    without, with_, sent = storm()
-    kept = sum(len(json.loads(message[lines.BLOB])) for message in sent)
-    left_out = sum(message[lines.LEFT_OUT] for message in sent)
-    micro = 1e6 / STORM
+    """Measure what a storm costs the scheduler."""
     messages = lasting()
     size = sum(len(message[lines.BLOB]) for message in messages)
     counted = sum(message[lines.RECORDS] + message[lines.LEFT_OUT] for message in messages)
     of_loop = asyncio.run(received(messages)) / SECONDS
     return [
-        Row(
-            "13", f"worker: CPU of otel.logs.level for a record, in a storm of {STORM:,}", "",
-            f"{micro * (with_ - without):.1f} µs beside {micro * without:.1f} µs of logging; "
-            f"{kept:,} sent in {len(sent)} messages, {left_out:,} left out and counted",
-            "info", {"without": without, "with": with_, "sent": kept, "left_out": left_out},
-        ),
         Row(
             "13", f"scheduler's event loop, while a worker logs {STORM:,} records a second",
             f"≤ {PART:.1%} of a CPU",
@@ -110,5 +72,5 @@ def run(quick: bool) -> list[Row]:
             f"{size / SECONDS / 1024:.1f} KiB a second, for {counted:,} records in {SECONDS} s",
             verdict(of_loop <= PART),
             {"part": of_loop, "messages": len(messages), "bytes": size, "records": counted},
-        ),
+        )
     ]  # fmt: skip

@@ -77,9 +77,8 @@ _READING = """
   removed by 100. The bytes written are the kernel's count for the process.
 - **The history** (row 12) lists runs from files on a local disk, in one process: first each file is
   read and a summary is written beside it, then only the summaries are read.
-- **Logs of workers** (row 13): CPU time of a thread that logs as fast as it can, with and without
-  `otel.logs.level`; the messages and bytes that a storm of a minute, by a simulated clock, sends to
-  the scheduler, and the event loop's time for them, Dask's part included.
+- **Logs of workers** (row 13): the messages and bytes that a storm of a minute, by a simulated
+  clock, sends to the scheduler, and the event loop's time for them, Dask's part included.
 - **Many workers and spans** (row 14): callgrind counts a second of a simulated cluster, on the
   event loop, without the bridge and with it: 1,000 tasks, as many heartbeats as Dask's workers
   send (20 a second from 10 workers, 167 from 1,000), four ticks, ten spans that end and ten that
