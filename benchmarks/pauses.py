@@ -63,8 +63,8 @@ class Probe:
         #: When each message came, and when it was read. No pairs: they would set off collections.
         self.came: list[float] = []
         self.read: list[float] = []
-        #: Start and end of each collection, and its generation.
-        self.collections: list[tuple[float, float, int]] = []
+        #: Start and end of each collection.
+        self.collections: list[tuple[float, float]] = []
         self._began = 0.0
         gc.callbacks.append(self._collecting)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -86,26 +86,26 @@ class Probe:
                 self.came.append(seconds + nanoseconds / 1e9)
                 self.read.append(time.time())
 
-    def ages(self, collections: Sequence[tuple[float, float, int]] = ()) -> list[float]:
+    def ages(self, collections: Sequence[tuple[float, float]] = ()) -> list[float]:
         """Return how old each message was, or would have been without these collections."""
         # Afterwards: a message can be read before the callback at a collection's end has run.
-        starts = [start for start, _, _ in collections]
+        starts = [start for start, _ in collections]
         ages = []
         for came, read in zip(self.came, self.read, strict=True):
             first = max(0, bisect_left(starts, came) - 1)
             collected = sum(
                 max(0.0, min(stop, read) - max(start, came))
-                for start, stop, _ in islice(collections, first, bisect_left(starts, read))
+                for start, stop in islice(collections, first, bisect_left(starts, read))
             )
             ages.append(max(0.0, read - came - collected))
         return ages
 
-    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+    def _collecting(self, phase: str, _info: dict[str, int]) -> None:
         now = time.time()
         if phase == "start":
             self._began = now
         else:
-            self.collections.append((self._began, now, info["generation"]))
+            self.collections.append((self._began, now))
 
     def close(self) -> None:
         """End the sender."""
@@ -215,16 +215,11 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
             watch_bridges(own)
             await install(cluster.scheduler)
         probe = await _load(cluster, seconds)
-        collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
-        for start, stop, generation in probe.collections:
-            collections[str(generation)].append(1000 * (stop - start))
         answer(
             {
                 "all": _quantiles(probe.ages()),
                 "without collections": _quantiles(probe.ages(probe.collections)),
                 "own": {name: 1000 * took for name, took in own.longest.items()},
-                "collections": collections,
-                "collecting": sum(map(sum, collections.values())) / 1000 / seconds,
             }
         )
 
@@ -266,11 +261,6 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
     late, late_of = added("all", "p99.9")
     other_worst, other_worst_of = added("without collections", "max")
     other_late, other_late_of = added("without collections", "p99.9")
-    share, shares = (middle(kind, lambda w: w["collecting"]) for kind in ("bridge", "none"))
-    count, counts = (
-        middle(kind, lambda w: len(w["collections"]["1"])) for kind in ("bridge", "none")
-    )
-    longest = middle("none", lambda w: max(w["collections"]["1"], default=0.0))
     return [
         Row(
             "3",
@@ -293,14 +283,6 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
             "",
             f"largest {max(own, other_worst):.1f} ms ({other_worst_of}); 99.9th percentile "
             f"{max(0.0, other_late):.2f} ms ({other_late_of})",
-            "info",
-        ),
-        Row(
-            "3",
-            "collections of garbage",
-            "",
-            f"{share:.2%} of the time with, {shares:.2%} without; of the middle generation "
-            f"{count:g} with, {counts:g} without, up to {longest:.0f} ms without",
             "info",
         ),
     ]
