@@ -1,4 +1,4 @@
-"""Proxies that tunnel, as they stand before collectors."""
+"""A proxy that tunnels, as one stands before collectors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
-#: Seconds after which a proxy gives up the server, and hangs up on a client that asks nothing.
-GIVES_UP, KEPT_ALIVE = 1.0, 5.0
+#: Seconds after which a proxy gives up the server.
+GIVES_UP = 1.0
 
 
-class Proxy(ThreadingHTTPServer):
+class Proxy(ThreadingTCPServer):
     """A proxy on a port of its own: ``CONNECT`` opens a tunnel.
 
-    If the server can't be reached, it answers 502, in HTML.
+    If the server can't be reached, it answers 502.
     """
 
     daemon_threads = True
@@ -26,7 +26,7 @@ class Proxy(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         #: Its answers, by status; each is on a connection of its own.
         self.answered: Counter[int] = Counter()
 
@@ -34,41 +34,29 @@ class Proxy(ThreadingHTTPServer):
         """Ignore clients that hang up."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StreamRequestHandler):
     server: Proxy
-    protocol_version = "HTTP/1.1"
-    timeout = KEPT_ALIVE
 
-    def do_CONNECT(self) -> None:
+    def handle(self) -> None:
         """Open a tunnel."""
-        host, _, port = self.path.rpartition(":")
-        self.close_connection = True
+        _, where, _ = self.rfile.readline().decode().split()
+        while self.rfile.readline().strip():
+            pass
+        host, _, port = where.rpartition(":")
         try:
             far = socket.create_connection((host, int(port)), GIVES_UP)
         except OSError:
-            self._answer(502, b"<html><body><h1>502 Bad Gateway</h1></body></html>")
+            self.server.answered[502] += 1
+            self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
             return
-        self._answer(200)
-        near = self.connection
-        for one in (near, far):
-            one.settimeout(None)
-        back = threading.Thread(target=_pass, args=(far, near), daemon=True)
+        self.server.answered[200] += 1
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        far.settimeout(None)
+        back = threading.Thread(target=_pass, args=(far, self.connection), daemon=True)
         back.start()
-        _pass(near, far)
+        _pass(self.connection, far)
         back.join()
         far.close()
-
-    def _answer(self, status: int, page: bytes = b"") -> None:
-        self.server.answered[status] += 1
-        self.send_response_only(status)
-        if page:
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *args: Any) -> None:
-        """Say nothing."""
 
 
 def _pass(source: socket.socket, sink: socket.socket) -> None:
@@ -84,12 +72,7 @@ def _pass(source: socket.socket, sink: socket.socket) -> None:
 @contextmanager
 def proxy() -> Iterator[Proxy]:
     """Run a proxy on a free port of this machine; see `Proxy`."""
-    made = Proxy()
-    thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with Proxy() as made:
+        threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
         yield made
-    finally:
         made.shutdown()
-        made.server_close()
-        thread.join(5)
