@@ -91,12 +91,6 @@ ROWS = (
         "",
     ),
     (
-        "Tasks log as fast as they can, and the collector is down ([logs](logs.md))",
-        "Records within the limits arrive once, and the last lines of a lost worker",
-        "Log records beyond the limits, counted as `over_limit`",
-        "logs-outage",
-    ),
-    (
         "The scheduler's process forks",
         "The parent goes on; children send nothing",
         "Nothing",
@@ -209,7 +203,8 @@ at each moment, by `make lab`. Each answer that a server can give has a test ove
 have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`, also if there is no
 memory for them. What waits in a spool for longer than the queue holds is in
 `tests/unit/test_feeder.py`, and what a scheduler that is killed leaves in it to the next one in
-`tests/cluster/test_spool.py`.
+`tests/cluster/test_spool.py`. Tasks that log as fast as they can, and the last
+lines of a killed worker, are in `tests/unit/test_lines.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import resource
@@ -13,22 +12,18 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.backends.clients import spans_of_otlp
 from tests.waiting import eventually
 
 from chaos.disks import full_disk
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import PATIENCE, World, _increment
-from dask_otel import semconv
+from chaos.world import PATIENCE, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
 _SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
-#: Log records of a task, and the name of the event that says how many are missing.
-_LINES, _LEFT_OUT = 2000, semconv.WORKER_LOG_LEFT_OUT
 #: Seconds for which workers are killed; `CHAOS_SECONDS=30` for the short form.
 _KILLING = float(os.environ.get("CHAOS_SECONDS", "300"))
 
@@ -191,40 +186,3 @@ def _full_disk(world: World) -> str:
         # The files' next try may come later than the endpoint's.
         eventually(each_once, PATIENCE, "each span in the files")
     return f"{arrived}, at the endpoint and in the files; no line is half"
-
-
-def _logging(x: int, seconds: float) -> int:
-    for number in range(_LINES):
-        logging.getLogger("storm").warning("line %d of task %d", number, x)
-    return _increment(x, seconds)
-
-
-@scenario(
-    "logs-outage",
-    section=_SECTION,
-    fault="Tasks log as fast as they can while the collector is down; then a worker is killed "
-    "(SIGKILL)",
-    promise="Each log record arrives once, or is counted as left out; the event of the lost worker "
-    "arrives once, with its last lines; each span and each increment arrives once",
-)
-def _logs_outage(world: World) -> str:
-    world.collector.keeps |= {"logs"}
-    world.start({"DASK_OTEL__LOGS__LEVEL": "WARNING"}, nannies=True)
-    world.work(2)
-    world.gate.mode = "closed"
-    world.client.gather(world.submit(10, call=_logging)[1])
-    time.sleep(3)
-    victim = _worker_below(world.workers[0].popen.pid)
-    assert victim is not None
-    os.kill(victim, signal.SIGKILL)
-    world.warned()
-    world.gate.mode = "pass"
-
-    def there(name: str) -> list[Any]:
-        return [log for log in world.collector.logs if log.name == name]
-
-    (lost,) = eventually(lambda: there(semconv.WORKER_REMOVED), PATIENCE, "the lost worker's event")
-    left_out = sum(log.attributes[semconv.LOG_LEFT_OUT_COUNT] for log in there(_LEFT_OUT))
-    lines, last = len(there(semconv.WORKER_LOG)), lost.attributes[semconv.WORKER_LAST_LINES]
-    assert (lines + left_out, len(last)) == (10 * _LINES, 5), (lines, left_out, last)
-    return f"{world.all_arrived()}; {lines} log records, {left_out} left out, 1 event"

@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -167,15 +167,13 @@ class World:
         ending.send_signal(number)
         return ending.wait(60), time.monotonic() - began
 
-    def submit(
-        self, tasks: int, seconds: float = 0.01, call: Callable[..., Any] = _increment, **how: Any
-    ) -> tuple[str, list[Any]]:
+    def submit(self, tasks: int, seconds: float = 0.01) -> tuple[str, list[Any]]:
         """Submit one span; returns its name, and its futures."""
         name = f"work {next(self._numbers)}"
         # A group of its own, for Dask keeps a group with its first span.
         keys = [(f"step-{name.replace(' ', '')}x", index) for index in range(tasks)]
         with span(name):
-            futures = self.client.map(call, range(tasks), seconds=seconds, key=keys, **how)
+            futures = self.client.map(_increment, range(tasks), seconds=seconds, key=keys)
         self.submitted[name] = tasks
         return name, futures
 
