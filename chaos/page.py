@@ -204,7 +204,8 @@ have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`, also 
 memory for them. What waits in a spool for longer than the queue holds is in
 `tests/unit/test_feeder.py`, and what a scheduler that is killed leaves in it to the next one in
 `tests/cluster/test_spool.py`. Tasks that log as fast as they can, and the last
-lines of a killed worker, are in `tests/unit/test_lines.py`.
+lines of a killed worker, are in `tests/unit/test_lines.py`; counters of any names, which none may
+lose or count twice, in `tests/unit/test_series_model.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.
 """
