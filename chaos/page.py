@@ -76,7 +76,7 @@ ROWS = (
         "A killed scheduler, or a close without a collector, with a spool (`otel.spool.path`)",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
-        "spool-overlap spool-kills spool-full-disk",
+        "spool-overlap spool-kills",
     ),
     (
         "Workers are killed",
@@ -97,10 +97,10 @@ ROWS = (
         "fork-scheduler",
     ),
     (
-        "The machine has no file descriptor, or a full disk",
-        "It arrives once there is room again",
+        "The machine has no file descriptor",
+        "It arrives once there is one again",
         "Nothing",
-        "no-descriptors full-disk",
+        "no-descriptors",
     ),
     (
         "A clock is set by hours",
@@ -205,7 +205,9 @@ memory for them. What waits in a spool for longer than the queue holds is in
 `tests/unit/test_feeder.py`, and what a scheduler that is killed leaves in it to the next one in
 `tests/cluster/test_spool.py`. Tasks that log as fast as they can, and the last
 lines of a killed worker, are in `tests/unit/test_lines.py`; counters of any names, which none may
-lose or count twice, in `tests/unit/test_series_model.py`.
+lose or count twice, in `tests/unit/test_series_model.py`. A full disk of a spool is in
+`tests/unit/test_spool_store.py` and `tests/unit/test_feeder.py`, one of files in
+`tests/unit/test_rotated.py`.
 `tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
 returns.
 """

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
 import signal
 import time
-from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tests.backends.clients import spans_of_otlp
-from tests.waiting import eventually
-
-from chaos.disks import full_disk
-from chaos.scenario import HTTP, progress, scenario
+from chaos.scenario import progress, scenario
 from chaos.world import PATIENCE, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
@@ -162,27 +156,3 @@ def _no_descriptors(world: World) -> str:
     # gRPC's message ends in characters of no meaning.
     words = warning.partition(": ")[2].partition(". ")[0].partition(" \ufffd")[0]
     return f"{arrived}; the log says: {words[:160]}"
-
-
-@scenario(
-    "full-disk",
-    section=_MACHINE,
-    protocols=(HTTP,),
-    fault="The disk of `otel.files.path` is full",
-    promise="The endpoint gets everything; in the files each span is once and no line is "
-    "half, once there is room again; one warning, one line at the end",
-)
-def _full_disk(world: World) -> str:
-    with full_disk(world, "DASK_OTEL__FILES__PATH") as (disk, arrived):
-
-        def each_once() -> bool:
-            files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
-            lines = [json.loads(line) for text in files for line in text.splitlines()]
-            names = Counter(one.name for line in lines for one in spans_of_otlp(line))
-            mine = {name: names[name] for name in world.submitted}
-            assert mine == dict.fromkeys(world.submitted, 1), mine
-            return True
-
-        # The files' next try may come later than the endpoint's.
-        eventually(each_once, PATIENCE, "each span in the files")
-    return f"{arrived}, at the endpoint and in the files; no line is half"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
-from chaos.disks import full_disk
-from chaos.scenario import HTTP, scenario
+from chaos.scenario import scenario
 from chaos.world import PATIENCE, World
 from dask_otel._otel.sdk.encode import span_name
 
@@ -94,17 +93,3 @@ def _overlap(world: World) -> str:
         f"{len(world.submitted)} of {len(world.submitted)} spans, of 2 runs; the first closed in "
         f"{closed:.1f} s (exit code {code}), and the second had the spool {took:.1f} s later"
     )
-
-
-@scenario(
-    "spool-full-disk",
-    section=_SECTION,
-    protocols=(HTTP,),
-    fault="The disk of `otel.spool.path` is full",
-    promise="The endpoint gets everything, from memory while it lasts; one warning, one line at "
-    "the end; the file needs no repair",
-)
-def _full_disk(world: World) -> str:
-    with full_disk(world, "DASK_OTEL__SPOOL__PATH", "spool.db") as (disk, arrived):
-        assert not (disk / "spool.db").exists(), "something waits"
-    return arrived
