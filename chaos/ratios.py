@@ -87,7 +87,6 @@ def cost(
             "by no fault": ratio(figures[FAULT], figures[HEALTHY]),
             "by no bridge": ratio(figures[FAULT], figures[BARE]),
         }
-    found["microseconds"] = {name: round(1e6 * median(cpu[name]), 1) for name in cpu}
     found["core"] = middle([TASKS * (fault - healthy) / took for fault, healthy, took in more])
     found["verdict"] = verdict(
         found["cpu"]["by no fault"], found["core"], found["rate"]["by no fault"]

@@ -50,10 +50,6 @@ def _all_wait(world: World) -> None:
     eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
 
 
-def _nothing_waits(world: World) -> None:
-    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
-
-
 @scenario(
     "spool-overlap",
     section=_SECTION,
@@ -87,7 +83,7 @@ def _overlap(world: World) -> str:
     world.all_spans_arrived()
     world.nothing_came_twice()
     assert len({one.resource["service.instance.id"] for one in world.spans()}) == 2
-    _nothing_waits(world)
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
     assert world.logged("ERROR") == [refused]
     return (
         f"{len(world.submitted)} of {len(world.submitted)} spans, of 2 runs; the first closed in "

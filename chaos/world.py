@@ -220,10 +220,6 @@ class World:
             if one.type == "span" and name in (None, one.path)
         ]  # fmt: skip
 
-    def copies(self) -> int:
-        """Return how many spans of any kind were taken more than once."""
-        return len(self.collector.spans) - len({one.span_id for one in self.collector.spans})
-
     def nothing_came_twice(self) -> None:
         """Check that each span of any kind was taken once."""
         ids = Counter(one.span_id for one in self.collector.spans)
@@ -284,7 +280,7 @@ class World:
             Whether the collector took data and its answer got lost: copies are allowed then.
         """
         self.all_spans_arrived()
-        copies = self.copies()
+        copies = len(self.collector.spans) - len({one.span_id for one in self.collector.spans})
         if not again:
             self.nothing_came_twice()
         self.all_tasks_counted(again=again)

@@ -32,7 +32,6 @@ def main() -> int:
     parser.add_argument("property", nargs="?", choices=sorted(PROPERTIES), help="only this one")
     parser.add_argument("file", nargs="?", type=Path, help="run this input once, without atheris")
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs in sum")
-    parser.add_argument("--seconds", type=int, default=0, help="at most so long for each property")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     parser.add_argument("--corpus", type=Path, default=cache / "dask-otel-fuzz")
     parser.add_argument("--write", action="store_true", help="keep the results for the page")
@@ -46,7 +45,7 @@ def main() -> int:
         share = args.runs if args.property else args.runs * PROPERTIES[name][0] // whole
         # libFuzzer ends the process that it runs in.
         command = [sys.executable, "-m", "fuzz", name, "--here", "--corpus", str(args.corpus)]
-        command += ["--runs", str(share), "--seconds", str(args.seconds)]
+        command += ["--runs", str(share)]
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             # Its end leaves no time to tidy up.
@@ -83,7 +82,6 @@ def _here(args: argparse.Namespace) -> int:
         (kept / f"seed-{seed}").write_bytes(random.Random(seed).randbytes(4096))
     options = [f"-runs={args.runs}", f"-artifact_prefix={corpus}/broken-", "-max_len=8192"]
     options += ["-timeout=30", "-rss_limit_mb=3072", "-verbosity=0", "-print_final_stats=1"]
-    options += [f"-max_total_time={args.seconds}"] if args.seconds else []
     atheris.Setup([sys.argv[0], *options, str(kept)], run)
     atheris.Fuzz()
     return 0

@@ -55,7 +55,6 @@ def test_a_cost_is_beside_no_fault_and_beside_no_bridge() -> None:
     assert found["cpu"] == {"by no fault": (1.5,) * 3, "by no bridge": (3.0,) * 3}
     assert found["rate"] == {"by no fault": (0.9,) * 3, "by no bridge": (0.5,) * 3}
     assert found["core"] == (0.1,) * 3
-    assert found["microseconds"] == {"fault": 300.0, "healthy": 200.0, "bare": 100.0}
     assert (found["rounds"], found["verdict"]) == (12, WORSE)
     said = page.cost_in_words({"cost": found})
     assert said.startswith("; worse: CPU 1.50 [1.50, 1.50], tasks per second 0.90")
