@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from typing import Final
@@ -13,6 +14,13 @@ class _NoCollection:
 
     def __init__(self) -> None:
         self._lock, self._enabled = threading.Lock(), False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        # The thread that holds it is in the parent alone.
+        if self._lock.locked():
+            self.__exit__()
 
     def __enter__(self) -> None:
         self._lock.acquire()

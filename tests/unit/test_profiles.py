@@ -818,7 +818,29 @@ assert names.count("run") == 62
 """
 
 
-@pytest.mark.parametrize("program", [COLLECTS_GARBAGE, RETURNS_MEANWHILE])
+#: A task may fork meanwhile.
+FORKS = """
+import gc, os, threading
+from dask_otel._frames import reading_frames
+
+holds, forked = threading.Event(), threading.Event()
+
+def read():
+    with reading_frames:
+        holds.set()
+        forked.wait()
+
+threading.Thread(target=read).start()
+holds.wait()
+child = os.fork()
+if child == 0:
+    os._exit(not gc.isenabled())
+forked.set()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("program", [COLLECTS_GARBAGE, RETURNS_MEANWHILE, FORKS])
 def test_frames_of_threads_while_garbage_is_to_be_collected(program: str) -> None:
     # Python before 3.11.9 hangs forever, and any 3.11 crashes.
     subprocess.run([sys.executable, "-c", program], check=True)
