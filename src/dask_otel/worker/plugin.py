@@ -17,7 +17,6 @@ from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
-from dask_otel.worker.sampling import Sampler
 
 T = TypeVar("T")
 
@@ -141,6 +140,8 @@ class TaskContextPlugin(WorkerPlugin):
             injection.add()
             self._undo.callback(injection.remove)
         if self.profiles is not None:
+            from dask_otel.worker.sampling import Sampler
+
             sampler = Sampler(worker, self.profiles)
             sampler.start()
             self._undo.callback(sampler.stop)
