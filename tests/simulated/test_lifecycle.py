@@ -203,8 +203,7 @@ def test_killed_workers(o: Simulated, counts: str, lost: int) -> None:
     assert deadly.failures[0].worker_name in ("w0", "w1")
     # Also of a run that no other follows.
     assert deadly.first_start == pytest.approx(deadly.start, abs=0.01)
-    assert (deadly.worker_count, deadly.computed) == (lost, None)
-    assert len(deadly.ran_on or ()) == lost
+    assert (deadly.worker_count, len(deadly.ran_on or ()), deadly.computed) == (lost, lost, None)
 
 
 @pytest.mark.options(workers=1, threads=1)

@@ -209,8 +209,7 @@ def test_a_span_without_an_open_one_above_says_where_its_tree_ran(core: Driven) 
     core.done(root, worker="w1")
     for _ in range(2):
         core.after(5.0, "w0", "w1")
-    ran_on = [one.ran_on for one in core.exported]
-    assert ran_on == [None, {"w0", "w1"}, {"w1"}]
+    assert [one.ran_on for one in core.exported] == [None, {"w0", "w1"}, {"w1"}]
 
 
 def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:

@@ -139,17 +139,16 @@ def test_what_is_too_long_for_a_message_is_left_out_of_its_span(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stacks, "MOST_BYTES", 200)
-    names = [sha256(bytes([n])).hexdigest() for n in range(9)]
-    found = packed([ONE, Sampled("a", (*map(Frame, names),), 3, 90_000)], 9)
-    said = [(one[stacks.SPANS], one[stacks.SAMPLES], one[stacks.LEFT_OUT]) for one in found]
-    assert said == [(["a"], 0, 3), (["b"], 2, 0)]
+    long = Sampled("a", tuple([Frame(sha256(bytes([n])).hexdigest()) for n in range(9)]), 3, 90_000)
+    said = (stacks.SPANS, stacks.SAMPLES, stacks.LEFT_OUT)
+    found = [[one[key] for key in said] for one in packed([ONE, long], 9)]
+    assert found == [[["a"], 0, 3], [["b"], 2, 0]]
 
 
 def test_messages_have_no_more_spans_than_are_read() -> None:
-    # As of clients that submit task by task, without a span: each has its own.
-    found = [ONE._replace(span=f"default-{n}") for n in range(1500)]
     profiles, taken = reader()
-    for one in packed(found, 9):
+    # As of clients that submit task by task, without a span: each has its own.
+    for one in packed([ONE._replace(span=f"default-{n}") for n in range(1500)], 9):
         profiles.read({**one, "worker": "w"})
     assert sum(one.samples for one in taken) == 3000
 
