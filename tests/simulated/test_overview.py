@@ -80,13 +80,13 @@ def test_spans_that_end_or_go_on_meanwhile_are_shown_once(
     adapter, spans = b.bridge.adapter, b.scheduler.extensions["spans"].spans
 
     async def ask() -> dict[str, Any]:
-        for one in ids[:2]:
-            b.bridge.settled.end(one, time.time())
+        adapter.lifecycle.end(ids[:2], time.time())
+        adapter.lifecycle.tick(time.time())
         asking = asyncio.ensure_future(module.overview(adapter, b.bridge.settled))
         for _ in range(step):
             await asyncio.sleep(0)
-        for one in ids[2:]:
-            b.bridge.settled.end(one, time.time())
+        adapter.lifecycle.end(ids[2:], time.time())
+        adapter.lifecycle.tick(time.time())
         if goes_on:
             adapter.spans._reopened(spans[ids[0]], time.time())
         return await asking

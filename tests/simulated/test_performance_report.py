@@ -21,6 +21,7 @@ from distributed import fire_and_forget, span, wait
 import dask_otel
 from dask_otel import _wire, semconv
 from dask_otel.client import reporting
+from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
 from dask_otel.report.document import report_of
@@ -404,6 +405,31 @@ def test_tasks_that_were_cancelled_while_they_waited_are_in_the_headline(b: Brid
         b.client.cancel(futures)
     first, *_ = account(block).diagnoses
     assert first.title == "Nothing is in the way: 24 tasks cancelled"
+
+
+@alone
+def test_the_spans_of_a_block_end_one_after_the_other(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands at once would block the event loop for seconds."""
+
+    def tick(lifecycle: Lifecycle, *asked: Any) -> None:
+        before = len(lifecycle.finished)
+        whole(lifecycle, *asked)
+        ended.append(len(lifecycle.finished) - before)
+
+    ended, whole = list[int](), Lifecycle.tick
+    monkeypatch.setattr(Lifecycle, "tick", tick)
+    with (
+        dask.config.set({"otel.spans.linger": "60s"}),
+        dask_otel.performance_report(None) as block,
+    ):
+        for number in range(20):
+            with span(f"part-{number}"):
+                wait(b.client.submit(nap, 0.1, key=(f"part-{number}", 0)))
+    assert len(durations(block)) == 21
+    # The last one ends with the block.
+    assert (sum(ended), max(ended)) == (21, 1)
 
 
 class _Silent(Exception):

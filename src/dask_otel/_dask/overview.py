@@ -38,8 +38,15 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
         # It may have ended since.
         if lifecycle.open.get(one.identity.dask_id) is one:
             found = Present(adapter).span(spans[one.identity.dask_id])
-            about = {"id": one.identity.dask_id, "seconds": time() - one.start}
-            at_work.append({"path": None, "diagnosis": (), **found, **about})
+            at_work.append(
+                {
+                    "path": None,
+                    "diagnosis": (),
+                    **found,
+                    "id": one.identity.dask_id,
+                    "seconds": time() - one.start,
+                }
+            )
         await asyncio.sleep(0)
     # Those that have ended meanwhile are among the last ones.
     at_work = [one for one in at_work if one["id"] in lifecycle.open]
@@ -71,5 +78,10 @@ def _ended(settled: SettledSpans, span: Span) -> dict[str, Any]:
         return row
     found = settled.read(span)
     took = sum((found["path"] or {}).values()) or found["stop"] - found["enqueued"]
-    known = {name: found[name] for name in ("result", "stop", "counts")}
-    return {**row, **known, "seconds": took}
+    return {
+        **row,
+        "result": found["result"],
+        "stop": found["stop"],
+        "counts": found["counts"],
+        "seconds": took,
+    }

@@ -74,17 +74,16 @@ class SettledSpans:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return None if span_id in self._spans else _unknown(span_id)
 
-    def end(self, span_id: str, now: float) -> list[Progress]:
-        """Export a span and those below it at once; return snapshots of open spans.
-
-        Of many open spans, these are the span's own ones, and the oldest others.
-        """
-        lifecycle = self._adapter.lifecycle
+    def tree(self, span_id: str) -> list[str]:
+        """Return the ids of a span and of those below it; none of an unknown one."""
         top: Span | None = self._spans.get(span_id)
-        own = [] if top is None else [below.id for below in top.traverse_spans()]
-        lifecycle.end(own, now)
-        shown = dict.fromkeys((*own, *islice(lifecycle.open, MOST_SHOWN)))
-        return [snapshot(lifecycle.open[one], now) for one in shown if one in lifecycle.open]
+        return [] if top is None else [below.id for below in top.traverse_spans()]
+
+    def snapshots(self, span_id: str, now: float) -> list[Progress]:
+        """Return snapshots of the open ones in a span's tree, and of the oldest others."""
+        still_open = self._adapter.lifecycle.open
+        shown = dict.fromkeys((*self.tree(span_id), *islice(still_open, MOST_SHOWN)))
+        return [snapshot(still_open[one], now) for one in shown if one in still_open]
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""

@@ -85,10 +85,7 @@ class performance_report:
         self._client: Any = client
         self._request = uuid4().hex
         self._name = Path(self.filename or "performance_report").stem
-        #: Has the number of the last row before the block, and its time.
-        self._begun = _wire.Recorded()
         self._span = ExitStack()
-        self._span_id = ""
         #: Why its work is not done at its end, and the next step; None if it is done.
         self._waits: tuple[str, str] | None = None
         #: The headline in lines of text, and the page's place once it is there.
@@ -123,7 +120,7 @@ class performance_report:
         """Begin to record; return the answer, or with an asynchronous client an awaitable of it."""
         from distributed import Client
 
-        # Nothing is left of an earlier block.
+        # Nothing is left of an earlier block. Without the span's id, nothing has begun.
         self.report, self._span_id, self._waits = None, "", None
         self._said, self._place = ["no report"], ""
         client = self._client = self._client or Client.current()
@@ -132,6 +129,7 @@ class performance_report:
         return client.sync(ask, client, _wire.record, name=self._request, owner=client.id)
 
     def _enter(self, answer: _wire.Recorded) -> None:
+        # The number of the last row before the block, and its time.
         self._begun = answer
         # It notifies the scheduler of the client that is current now.
         with self._client.as_current():
@@ -148,8 +146,11 @@ class performance_report:
         """Return all rows of the block."""
         client, read = self._client, replace(self._begun, more=True)
         seconds = _TIMEOUT if error is None or isinstance(error, Exception) else _HURRY
-        settle = self._span_id, seconds, pending(client)
-        asked: dict[str, Any] = {"since": read.number, "most": _CHUNK, "settle": settle}
+        asked: dict[str, Any] = {
+            "since": read.number,
+            "most": _CHUNK,
+            "settle": (self._span_id, seconds, pending(client)),
+        }
         while read.more:
             answer = await ask(client, _wire.read_record, after=read.number, **asked)
             asked["until"] = answer.until
@@ -172,8 +173,11 @@ class performance_report:
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
-        block = Block(self._name, self._span_id, ended, self._begun.time, self._waits)
-        self.report = report_of(read.rows, read.lost, block)
+        self.report = report_of(
+            read.rows,
+            read.lost,
+            Block(self._name, self._span_id, ended, self._begun.time, self._waits),
+        )
         for account in self.report.accounts():
             first = account.diagnoses[0]
             self._said = [one_line(one) for one in (first.title, first.evidence, first.next) if one]

@@ -239,8 +239,9 @@ def _within(session: Session, block: Block) -> Session:
         span.attributes[semconv.SPAN_ROOT_NAME] = name
         if len(own) < len(session.spans) and span.type == "span":
             span.mark = " (this block)"
-    keys = frozenset(span.key for span in own)
-    return replace(session, block=replace(block, name=name), own=keys)
+    return replace(
+        session, block=replace(block, name=name), own=frozenset(span.key for span in own)
+    )
 
 
 def read_report(

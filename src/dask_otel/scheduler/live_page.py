@@ -130,9 +130,8 @@ class PageHandler(RequestHandler):
 
     async def get(self, span_id: str | None) -> None:
         """Answer a browser: with the report of a span, or without its id with the page."""
-        pages = self._pages
         try:
-            page = await (pages.report(span_id) if span_id else pages.live())
+            page = await (self._pages.report(span_id) if span_id else self._pages.live())
         except ImportError as error:
             raise HTTPError(501, reason=_NO_BOKEH) from error
         if page is None:

@@ -90,9 +90,9 @@ class Recording:
 
     def tick(self) -> None:
         """Forget the clients that are gone, and hand over metrics if it is time."""
-        clients = self._settled.clients
-        for name in [one for one, client in self.holders.items() if client not in clients]:
-            self.drop(name)
+        for name, client in [*self.holders.items()]:
+            if client not in self._settled.clients:
+                self.drop(name)
         if self._hand_over.recorded is not None and clocks.monotonic() - self._batch_at >= RECORDED:
             self._batch_at = clocks.monotonic()
             self._hand_over.begin_metrics()
@@ -136,12 +136,16 @@ class Recording:
         """Wait until the rows have everything of a span that its client has left; see `cut`.
 
         After `timeout` seconds, it is shown as still open, as are the spans of others. See
-        `SettledSpans.answer`.
+        `SettledSpans.answer`. Of a block with thousands of spans, each is a step of its own.
         """
         # A client without futures has submitted work, too, if it has given them up.
         submitted = submitted or self._adapter.blocks.blocks.awaits(span_id)
         await self._settled.wait(span_id, timeout, submitted)
-        snapshots = self._settled.end(span_id, time())
-        self._hand_over.spans()
-        self._hand_over.record(snapshots)
+        lifecycle = self._adapter.lifecycle
+        lifecycle.end(self._settled.tree(span_id), time())
+        while lifecycle.behind:
+            lifecycle.tick(time(), 1)
+            self._hand_over.spans()
+            await asyncio.sleep(0)
+        self._hand_over.record(self._settled.snapshots(span_id, time()))
         return await self.cut()

@@ -365,11 +365,11 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def end(self, dask_ids: Sequence[str], now: float) -> None:
-        """Let spans linger no longer."""
+        """Let spans linger no longer: the next ticks export them."""
         for dask_id in dask_ids:
             if dask_id in self._lingering:
                 self._lingering.set(dask_id, now, -self.open[dask_id].depth)
-        self.tick(now)
+        self.behind = True
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
