@@ -72,8 +72,13 @@ def test_what_stays_is_bounded_and_what_goes_is_counted(
 def test_a_reader_is_told_what_is_being_evicted() -> None:
     recorder = Recorder(3 * ROW)
     read: list[tuple[int, dict[str, int]]] = []
+    seen: list[int] = []
 
     class Rows(dict[int, RecordedRow]):
+        def get(self, number: int, *_: object) -> RecordedRow | None:  # type: ignore[override]
+            seen.append(number)
+            return super().get(number)
+
         def pop(self, number: int) -> RecordedRow:  # type: ignore[override]
             row = super().pop(number)
             rows, lost = recorder.since(0.0)
@@ -84,6 +89,10 @@ def test_a_reader_is_told_what_is_being_evicted() -> None:
     for trace in ("a", "a", "b", "c"):
         add(recorder, "traces", trace)
     assert read == [(3, {"traces": 1}), (2, {"traces": 1})]
+    # The event loop looks at the rows of its answer alone.
+    seen.clear()
+    recorder.part(3, 1)
+    assert (seen, recorder._numbers) == ([4], [3, 4])
 
 
 def test_all_that_is_left_out_is_said_in_the_report() -> None:

@@ -12,7 +12,7 @@ import time as clocks
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from operator import itemgetter
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from dask_otel.core.trace import Trace
@@ -44,11 +44,13 @@ class Recorder:
         #: The number of the last row: when it came, in nanoseconds since the epoch, or later.
         self.number = 0
         self._rows: dict[int, RecordedRow] = {}
+        #: Their numbers in order, with some of evicted ones.
+        self._numbers: list[int] = []
         #: The numbers of the rows of each trace, or of one other row, by the last one.
         self._units: OrderedDict[object, list[int]] = OrderedDict()
         #: The last number, and the signal, of what was evicted.
         self._gone: deque[tuple[int, str]] = deque(maxlen=_MOST_GONE)
-        # Held by threads that write; the event loop only reads, by copies made in one step.
+        # Held by threads that write; who reads never waits, and gets one row after the other.
         self._writing = threading.Lock()
 
     def add_graphs(self, logs: Iterable[tuple[Trace, bytes]]) -> None:
@@ -62,6 +64,7 @@ class Recorder:
             self.number = max(self.number + 1, clocks.time_ns())
             key: object = trace or self.number
             self._rows[self.number] = signal, data
+            self._numbers.append(self.number)
             self._units.setdefault(key, []).append(self.number)
             self._units.move_to_end(key)
             self._size += len(data) + _BESIDE
@@ -73,6 +76,8 @@ class Recorder:
                 self._gone.append((numbers[-1], first))
                 rows = [self._rows.pop(number) for number in numbers]
                 self._size -= sum(len(data) + _BESIDE for _, data in rows)
+            if len(self._numbers) >= 2 * len(self._rows):
+                self._numbers = [*self._rows]
 
     def since(self, start: float) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
         """Return all rows since a time, and what was evicted of them: see `lost`."""
@@ -87,14 +92,20 @@ class Recorder:
 
         Then the number of the last one, and whether there are more.
         """
-        rows = [*self._rows.copy().items()]
-        first = bisect_right(rows, after, key=itemgetter(0))
-        end = None if until is None else bisect_right(rows, until, key=itemgetter(0))
-        waiting = rows[first:end]
+        numbers = self._numbers
+        first = bisect_right(numbers, after)
+        end = len(numbers) if until is None else bisect_right(numbers, until)
+        waiting = (
+            (one, row)
+            for one in map(numbers.__getitem__, range(first, end))
+            if (row := self._rows.get(one)) is not None
+        )
         found = next(parts(waiting, most, lambda one: len(one[1][1])), [])
         last = found[-1][0] if found else after
-        return tuple(row for _, row in found), last, len(found) < len(waiting)
+        return tuple(row for _, row in found), last, bool(found) and last < numbers[end - 1]
 
     def lost(self, number: int = 0) -> dict[str, int]:
         """Return how many traces, and rows of other signals, were evicted, by signal."""
-        return Counter(signal for last, signal in self._gone.copy() if last > number)
+        # Those that were quiet longest went first.
+        gone = reversed(self._gone.copy())
+        return Counter(signal for _, signal in takewhile(lambda one: one[0] > number, gone))
