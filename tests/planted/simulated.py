@@ -455,13 +455,7 @@ def submitted_while_all_threads_compute(client: Any, cluster: Any) -> Any:
 @plant("held", names=("report",), never=("threads", "healthy"), least=8.0, most=10.6)
 def behind_tasks_that_have_not_ended(client: Any, cluster: Any) -> None:
     """A report waits until its user goes, as long tasks of another user hold all threads."""
-
-    def sweep(own: Any) -> None:
-        with span("sweep"):
-            cluster.kept = tasks(own, "fit", [100.0] * 4)
-            time.sleep(9.0)
-
-    other = cluster.user("sweep", sweep)
+    other = user(cluster, "sweep", [40.0] * 4)
     time.sleep(0.5)
     with span("report"):
         mine = tasks(client, "report", [1.0] * 8)
@@ -474,7 +468,7 @@ def behind_tasks_that_have_not_ended(client: Any, cluster: Any) -> None:
 @plant("repeated", never=("lost", "threads"), least=2.6, most=2.9, block="train")
 def restarted_by_its_client(client: Any, cluster: Any) -> Any:
     """The client restarts the cluster while tasks run, and submits them again."""
-    tasks(client, "fit", [3.0] * 4)
+    cluster.kept = tasks(client, "fit", [3.0] * 4)
     time.sleep(2.7)
     cluster.restart()
     return tasks(client, "fit", [3.0] * 4)
