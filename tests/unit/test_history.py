@@ -145,6 +145,7 @@ def test_bad_input_is_said_and_left_out(folder, capsys, tmp_path):
 
 WRONG = [
     {"seconds": "x"},
+    {"seconds": 1.5},
     {"start": 1e999},
     {"start": 10**400},
     {"parts": {"Idle": "x"}},
