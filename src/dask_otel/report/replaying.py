@@ -137,7 +137,8 @@ def _chosen(report: Report, span: str | None) -> Graph:
         raise ValueError(
             f"no recorded graph in {where}: the scheduler records those of root spans that begin "
             "while it writes files (otel.files.path), or while a client is in a "
-            "performance_report, unless otel.spans.graph or otel.spans.path is off"
+            "performance_report, unless otel.spans.graph or otel.spans.path is off, or it was "
+            "killed before it had written the first one"
         )
     raise ValueError(f"no recorded graph of {span} in {where}; there are graphs of {there}")
 
