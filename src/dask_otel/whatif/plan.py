@@ -182,7 +182,6 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         "saturation": 1.1, "unknown_duration": 0.5, **host.scheduler,
     }  # fmt: skip
     interval = scheduler["stealing_interval"] or 1.0
-    faster, split = change.faster, change.split
     is_even = "unevenness" in without
     config = {
         "distributed.scheduler.work-stealing": scheduler["stealing"] and "stealing" not in without,
@@ -196,7 +195,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     if graph.durations:
         # Earlier runs, of which it knows them, would have had the change, too.
         config["distributed.scheduler.default-task-durations"] = {
-            prefix: max(_ROUNDED, seconds / (faster.get(prefix, 1.0) * split.get(prefix, 1)))
+            prefix: max(
+                _ROUNDED,
+                seconds / (change.faster.get(prefix, 1.0) * change.split.get(prefix, 1)),
+            )
             for prefix, seconds in zip(graph.prefixes, graph.durations, strict=True)
             if seconds is not None
         }
@@ -254,9 +256,18 @@ def _workers(
         # Those that went after the end of the span, when the cluster closed, were there until then.
         if went >= graph.stop - graph.start or (is_lost and "failures" in change.without):
             went = inf
-        about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, is_lost
-        place = hash((number, order)) if order else one.get("hash", number)
-        known.append(Worker(*about, startups.get(number, 0.0), slowness.get(number, {}), place))
+        known.append(
+            Worker(
+                threads=one["threads"],
+                resources=one.get("resources", {}),
+                came=one["came"] or 0.0,
+                went=went,
+                killed=is_lost,
+                startup=startups.get(number, 0.0),
+                slowness=slowness.get(number, {}),
+                hash=hash((number, order)) if order else one.get("hash", number),
+            )
+        )
     if change.workers is None:
         return known
     return [
