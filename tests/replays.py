@@ -13,7 +13,9 @@ from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 
 
-def answers(asked: tuple[Graph, list[Experiment], int], until: float) -> Iterator[dict[str, Any]]:
+def answers(
+    asked: tuple[Graph, list[Experiment], list[int]], until: float
+) -> Iterator[dict[str, Any]]:
     """See `running._answers`; they are all there, or none if there is no time at all."""
     if until <= monotonic():
         return

@@ -164,11 +164,15 @@ def test_the_headline_has_the_most_useful_result(
     assert WhatIfReport(result).headline() == said
 
 
-def test_the_error_is_at_least_what_chance_makes() -> None:
-    result = replace(RESULT, experiments=(replace(MORE[0], spread=1.3), *MORE[1:]))
-    assert result.error == pytest.approx(1.3 / 13.0)
+def test_the_error_of_each_change_is_at_least_what_chance_makes() -> None:
+    result = replace(RESULT, experiments=(*MORE[:2], replace(MORE[2], spread=1.8)))
+    assert result.error == pytest.approx(1.8 / 4.5)
     shown = WhatIfReport(result)
-    assert shown.headline().endswith("± 11%")
+    assert [row[3] for row in shown.table()] == ["error", "± 1%", "± 1%", "± 1%", "± 41%"]
+    # Chance makes less than what it saves, or more.
+    assert shown.headline().endswith("31% more cost; ± 1%")
+    wide = replace(result, experiments=[replace(MORE[2], spread=1.9)])
+    assert WhatIfReport(wide).headline().endswith("saves more than 42% of 7.65 s; ± 43%")
     assert "its replay took 7.65 s, a difference of 0.9%." in str(shown)
 
 
@@ -184,14 +188,15 @@ def test_a_terminal_shows_the_headline_a_table_and_a_curve() -> None:
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 80
     headline, _, *table = text.splitlines()
+    error = "+/-", "1%"
     assert headline.endswith("; +/- 1%")
     assert [line.split() for line in table[:7]] == [
-        ["replayed", "duration", "change", "idle", "thread-hours", "cost"],
-        ["as", "it", "was", "7.65", "s", "18%", "0.008500", "30.60", "EUR"],
-        ["2", "threads", "13.0", "s", "+70%", "4%", "0.007222", "26.00", "EUR"],
-        ["8", "threads", "5.00", "s", "-35%", "38%", "0.0111", "40.00", "EUR"],
-        ["16", "threads", "4.50", "s", "-41%", "65%", "0.0200", "72.00", "EUR"],
-        ["same", "7.65", "s", "+0%", "18%", "0.008500", "30.60", "EUR"],
+        ["replayed", "duration", "change", "error", "idle", "thread-hours", "cost"],
+        ["as", "it", "was", "7.65", "s", *error, "18%", "0.008500", "30.60", "EUR"],
+        ["2", "threads", "13.0", "s", "+70%", *error, "4%", "0.007222", "26.00", "EUR"],
+        ["8", "threads", "5.00", "s", "-35%", *error, "38%", "0.0111", "40.00", "EUR"],
+        ["16", "threads", "4.50", "s", "-41%", *error, "65%", "0.0200", "72.00", "EUR"],
+        ["same", "7.65", "s", "+0%", *error, "18%", "0.008500", "30.60", "EUR"],
         [],
     ]
     bars = {line.split()[0]: line.count("#") for line in table[8:12]}
@@ -217,7 +222,7 @@ def test_a_script_gets_plain_data() -> None:
         "headline": WhatIfReport(RESULT).headline(),
         "stuck": [],
     }
-    figures = {"name", "seconds", "thread_hours", "idle", "threads", "spread", "cost"}
+    figures = {"name", "seconds", "thread_hours", "idle", "threads", "spread", "error", "cost"}
     assert [one.keys() for one in replays] == [figures] * 4
     last = replays[-1]
     assert (last["seconds"], last["threads"], last["cost"]) == (4.5, 16, pytest.approx(72.0))

@@ -16,7 +16,7 @@ from dask_otel.whatif.result import Replayed, WhatIf
 _MUCH: Final = 0.9
 #: The smallest share that counts as a difference; most columns of a bar.
 _LEAST, _BAR = 0.02, 24
-_HEADINGS: Final = ("replayed", "duration", "change", "idle", "thread-hours", "cost")
+_HEADINGS: Final = ("replayed", "duration", "change", "error", "idle", "thread-hours", "cost")
 #: Thread-hours look like costs.
 _HOURS: Final = Price(1.0)
 
@@ -49,8 +49,11 @@ class WhatIfReport:
         if best := self._best(base, it.experiments):
             said = self._compared(base, best)
             return said[:1].upper() + said[1:]
-        took = words.seconds(base.seconds)
-        return f"Nothing that was tried saves more than {self._least:.0%} of {took}; {self._within}"
+        took, tried = words.seconds(base.seconds), it.experiments
+        return (
+            f"Nothing that was tried saves more than {self._least(*tried):.0%} of {took}; "
+            f"{self._within(*tried)}"
+        )
 
     def of_threads(self) -> str:
         """Return the best other number of threads in a sentence; empty if none is of much use."""
@@ -67,24 +70,24 @@ class WhatIfReport:
             return ""
         return f"A replay of {it.span} with {self._compared(base, best)}."
 
-    @property
-    def _least(self) -> float:
-        """The smallest share of the run that counts as a difference."""
-        return max(self.result.error or 0.0, _LEAST)
+    def _least(self, *tried: Replayed) -> float:
+        """Return the smallest share of the run that counts as a difference."""
+        return max(self.result.error_of(*tried) or 0.0, _LEAST)
 
-    @property
-    def _within(self) -> str:
-        return f"± {_above(self.result.error or 0.0)}"
+    def _within(self, *tried: Replayed) -> str:
+        return f"± {_above(self.result.error_of(*tried) or 0.0)}"
 
     def _best(self, base: Replayed, tried: Sequence[Replayed]) -> Replayed | None:
         """Return the shortest run, or the cheapest of those as fast; None if none is better."""
-        knee, less, more = self.result.knee, 1 - self._least, 1 + self._least
-        shorter = [one for one in tried if one.seconds < less * base.seconds]
+        knee, least = self.result.knee, self._least
+        shorter = [one for one in tried if one.seconds < (1 - least(one)) * base.seconds]
         useful = [one for one in shorter if not knee or (one.threads or 0) <= knee.threads]
         if shorter:
             return min(useful or shorter, key=lambda one: one.seconds)
-        as_fast = [one for one in tried if one.seconds <= more * base.seconds]
-        cheaper = [one for one in as_fast if one.thread_hours < less * base.thread_hours]
+        as_fast = [one for one in tried if one.seconds <= (1 + _LEAST) * base.seconds]
+        cheaper = [
+            one for one in as_fast if one.thread_hours < (1 - least(one)) * base.thread_hours
+        ]
         return min(cheaper, key=lambda one: one.thread_hours, default=None)
 
     def _compared(self, base: Replayed, one: Replayed) -> str:
@@ -99,7 +102,7 @@ class WhatIfReport:
         cost = one.thread_hours / (base.thread_hours or 1.0) - 1
         took = f"{words.seconds(one.seconds)} instead of {words.seconds(base.seconds)}"
         costs = f"{abs(cost):.0%} {'more' if cost > 0 else 'less'} cost"
-        return f"{what}: {took}, {costs}; {self._within}"
+        return f"{what}: {took}, {costs}; {self._within(one)}"
 
     def notes(self) -> Iterator[str]:
         """Yield how many threads are of use, the error, and what is assumed, in sentences."""
@@ -126,7 +129,8 @@ class WhatIfReport:
             took, hours = words.seconds(one.seconds), 3600 * one.thread_hours
             change = "" if one is base else f"{round(one.seconds / base.seconds - 1, 2) + 0.0:+.0%}"
             cost = self.price.text(hours) if self.price else ""
-            rows.append((one.name, took, change, f"{one.idle:.0%}", _HOURS.text(hours), cost))
+            idle, error = f"{one.idle:.0%}", self._within(one)
+            rows.append((one.name, took, change, error, idle, _HOURS.text(hours), cost))
         return [row if self.price else row[:-1] for row in rows]
 
     def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
@@ -155,7 +159,11 @@ class WhatIfReport:
         """Return the figures as plain data, for scripts."""
         it, base, price = self.result, self.result.replayed, self.price
         shown = [
-            {**asdict(one), "cost": price and price.of(3600 * one.thread_hours)}
+            {
+                **asdict(one),
+                "error": it.error_of(one),
+                "cost": price and price.of(3600 * one.thread_hours),
+            }
             for one in (base, *it.experiments)
             if one
         ]

@@ -38,7 +38,7 @@ def main() -> None:
 def answer(
     graph: Graph,
     changes: Sequence[Experiment],
-    orders: int,
+    orders: Sequence[int],
     say: Callable[[dict[str, Any]], object],
 ) -> None:
     """Replay a graph with each change, and say how far it is, and the results.
@@ -48,14 +48,14 @@ def answer(
     graph, changes
         The run as recorded, and what is changed; the first is the run as it was.
     orders
-        How many orders of what Dask leaves to chance are tried.
+        With how many orders of what Dask leaves to chance each change is tried.
     say
         Called with each part of the progress.
     """
     # Only here: it imports distributed.
     from dask_otel.whatif.engine import replayed
 
-    done, total = 0, orders * len(changes) * len({*graph.runs["task"]})
+    done, total = 0, sum(orders) * len({*graph.runs["task"]})
 
     def tick() -> None:
         nonlocal done
@@ -64,24 +64,25 @@ def answer(
         if done % 100 == 0:
             say({"done": done, "total": total})
 
-    for number, change in enumerate(changes, 1):
+    for number, (change, several) in enumerate(zip(changes, orders, strict=True), 1):
         # A single worker gets all tasks, in their order.
         there = change.workers or (change.cluster or graph).workers
         try:
             tried = [
                 replayed(plan(graph, change, order), tick)
-                for order in range(orders if len(there) > 1 else 1)
+                for order in range(several if len(there) > 1 else 1)
             ]
         except lab.Stuck as error:
             found: dict[str, Any] = {"stuck": f"{change.name}: no answer, because {error}."}
         else:
-            tried.sort(key=attrgetter("seconds"))
+            # Only the first one has the recorded orders.
+            first, tried = tried[0].seconds, sorted(tried, key=attrgetter("seconds"))
             middle, spread = tried[len(tried) // 2], tried[-1].seconds - tried[0].seconds
             # A curve over threads is made of changes of the workers alone.
             threads = middle.threads if change.workers or number == 1 else None
-            one = replace(middle, name=change.name, spread=spread / 2, threads=threads)
-            found = {"result": asdict(one)}
-        done = total * number // len(changes)
+            one = replace(middle, name=change.name, spread=spread, threads=threads)
+            found = {"result": asdict(one), "first": first}
+        done = total * sum(orders[:number]) // sum(orders)
         say({"done": done, "total": total, **found})
 
 

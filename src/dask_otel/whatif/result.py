@@ -38,8 +38,8 @@ class Replayed:
         The number of threads that the experiment sets; None if it leaves the workers as they were.
         Of the run as it was, the number that it had; None if workers came or went.
     spread
-        Half of the seconds by which replays differ that only have other orders of what Dask leaves
-        to chance. Of these, `seconds` is the median.
+        The seconds between the shortest and the longest of the replays that only have other orders
+        of what Dask leaves to chance. Of these, `seconds` is the median.
     """
 
     name: str
@@ -82,14 +82,18 @@ class WhatIf:
 
     @property
     def error(self) -> float | None:
-        """The share of its duration by which a replay may be wrong; None if nothing was replayed.
+        """The largest error of a replay; None if nothing was replayed."""
+        return self.error_of(*self.experiments)
 
-        It is the difference of the replay as it was from the recorded run, or the largest spread of
-        a replay by chance, if that is more.
+    def error_of(self, *tried: Replayed) -> float | None:
+        """Return the share of its duration by which a replay may be wrong.
+
+        It is the difference of the replay as it was from the recorded run, or the spread by chance
+        of that replay or of `tried`, if it is more.
         """
         if self.replayed is None or not self.recorded:
             return None
-        by_chance = (one.spread / one.seconds for one in (self.replayed, *self.experiments))
+        by_chance = (one.spread / one.seconds for one in (self.replayed, *tried))
         return max(abs(self.replayed.seconds / self.recorded - 1), *by_chance)
 
     @property

@@ -34,8 +34,9 @@ NO_TIME: Final = (
     "There was no time for its replay; `dask-otel report --replay` takes as long as it needs."
 )
 
-#: The most likely reason of a wrong replay if no other is known.
+#: The most likely reason of a wrong replay if no other is known: it is too short, or too long.
 UNEXPLAINED: Final = "something that is not recorded took time, such as a busy scheduler or network"
+_OTHERWISE: Final = "something that is not recorded gave its tasks other workers or another order"
 
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
@@ -107,15 +108,17 @@ def replay(
         return WhatIf(graph.name, recorded, None, refused=refused)
     room, results, stuck = room or Room(limited=False), list[Replayed](), list[str]()
     changes = [Experiment("as it was"), *experiments][: int(min(times, len(experiments) + 1))]
-    orders = 1 if len({*graph.runs["task"]}) > _MANY else ORDERS
-    if hurried := orders * len(changes) > times:
-        orders = 1
-    room.runs -= orders * len(changes) * _size(graph)
+    orders = [1 if len({*graph.runs["task"]}) > _MANY else ORDERS] * len(changes)
+    if hurried := sum(orders) > times:
+        # Those of the run as it was show what chance makes.
+        orders = [max(1, min(orders[0], 1 + int(times) - len(changes))), *[1] * (len(changes) - 1)]
+    room.runs -= sum(orders) * _size(graph)
     for said in _answers((graph, changes, orders), room.until):
         progress(said["done"], said["total"])
         if "result" in said:
+            if not results:
+                base = said["first"]
             results.append(Replayed(**said["result"]))
-            base = results[0].seconds
         elif "stuck" in said:
             stuck.append(said["stuck"])
         # Without the run as it was, the others say nothing.
@@ -145,7 +148,9 @@ def _size(graph: Graph) -> int:
     return _START + len(graph.runs["task"])
 
 
-def _answers(asked: tuple[Graph, list[Experiment], int], until: float) -> Iterator[dict[str, Any]]:
+def _answers(
+    asked: tuple[Graph, list[Experiment], list[int]], until: float
+) -> Iterator[dict[str, Any]]:
     """Yield what the process of a replay says until a time."""
     words = "none"
     with TemporaryFile() as request:
@@ -189,7 +194,8 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         "its tasks are so short that the scheduler took most of the time": (
             seconds < recorded and sum(took) < _SHORT * len(took)
         ),
-        UNEXPLAINED: True,
+        UNEXPLAINED: seconds < recorded,
+        _OTHERWISE: True,
     }
     times = f"{in_words(seconds)} instead of {in_words(recorded)}"
     return (
@@ -220,7 +226,7 @@ def _assumptions(
         "A task that started other tasks waits for them as long as it did.": (
             any(graph.runs["seceded"])
         ),
-        "Each was replayed once; `dask-otel whatif` shows the median of three replays.": hurried,
+        "Changes were replayed once; `dask-otel whatif` has the median of three.": hurried,
         f"There was no time for {counted(missing, 'more change')}.": missing,
     }
     return _true(assumed)
