@@ -67,8 +67,9 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
     # Others may have left memory, or come, since the first step.
     known = sum(group.states["memory"] for group in groups)
     now = time()
-    clients = (name for name in found.clients if name in scheduler.clients)
-    submitted = {name: _last_submission(scheduler, name) for name in clients}
+    submitted = {
+        name: _last_submission(scheduler, name) for name in found.clients & scheduler.clients.keys()
+    }
     seconds = {name: now - when for name, when in submitted.items() if when is not None}
     return {"span": title, "known": max(known, found.results), **found.answer(seconds)}
 

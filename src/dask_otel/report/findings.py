@@ -9,7 +9,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.events.narration import UNEXPECTED
 from dask_otel.core.sums import known_sum
-from dask_otel.report.telemetry.model import Event, Log, Session, Span, grouped, text
+from dask_otel.report.telemetry.model import Event, Log, Session, Span, grouped, number, text
 
 _OF_FAILURES: Final = (
     semconv.EXCEPTION_TYPE,
@@ -23,12 +23,6 @@ _OF_FAILURES: Final = (
 _KILLED: Final = "KilledWorker"
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
-#: Of a worker: its memory at its last heartbeat, for how long that was ago, and its memory now.
-_KNOWN_AT_END: Final = (
-    semconv.WORKER_MEMORY_USAGE.name,
-    semconv.WORKER_LAST_SEEN_AGE.name,
-    semconv.WORKER_NANNY_MEMORY,
-)
 #: By log record, what it concerns: the task that logged it, or the worker that was lost.
 _CONCERNED: Final = {
     semconv.WORKER_LOG: semconv.TASK_KEY,
@@ -160,9 +154,8 @@ def workers(session: Session) -> list[Worker]:
     start = session.start_ns or 0
     for log in session.logs:
         if name := text(log.attributes.get(semconv.WORKER_NAME)):
-            threads = log.attributes.get(semconv.WORKER_THREAD_COUNT.name)
-            known = float(threads) if isinstance(threads, int) else None
-            found.setdefault(name, Worker(name, known))
+            threads = number(log.attributes.get(semconv.WORKER_THREAD_COUNT.name))
+            found.setdefault(name, Worker(name, threads))
     for metric, figure in (
         (semconv.WORKER_THREAD_COUNT, "threads"),
         (semconv.WORKER_MEMORY_USAGE, "memory"),
@@ -182,17 +175,20 @@ def workers(session: Session) -> list[Worker]:
     for span in session.of_type("span"):
         worker = found.get(span.text(semconv.SPAN_WORKER_PEAK_NAME), Worker(""))
         share, after = map(span.number, (semconv.SPAN_WORKER_PEAK, semconv.SPAN_WORKER_PEAK_TIME))
-        seen = (span.start_ns - start) / 1e9 + (after or 0.0)
-        worker.note((share or 0.0) * (worker.limit or 0.0), seen)
+        worker.note(
+            (share or 0.0) * (worker.limit or 0.0),
+            (span.start_ns - start) / 1e9 + (after or 0.0),
+        )
     for log in session.logs:
         if log.name == semconv.WORKER_REMOVED and is_death(log):
             worker = found.get(text(log.attributes.get(semconv.WORKER_NAME)), Worker(""))
-            memory, age, at_end = map(log.attributes.get, _KNOWN_AT_END)
             seen = (log.time_ns - start) / 1e9
-            if isinstance(memory, int) and isinstance(age, (int, float)):
-                worker.note(memory, seen - age)
-            if isinstance(at_end, int):
-                worker.note(at_end, seen)
+            age = number(log.attributes.get(semconv.WORKER_LAST_SEEN_AGE.name)) or 0.0
+            for key, after in (
+                (semconv.WORKER_MEMORY_USAGE.name, seen - age),
+                (semconv.WORKER_NANNY_MEMORY, seen),
+            ):
+                worker.note(number(log.attributes.get(key)) or 0.0, after)
     for task in session.of_type("task"):
         if name := task.text(semconv.WORKER_NAME):
             worker = found.setdefault(name, Worker(name))

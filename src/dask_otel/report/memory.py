@@ -160,8 +160,10 @@ def table(found: Memory) -> list[list[str]]:
 
 def workers_table(found: Iterable[Worker]) -> list[list[str]]:
     """Return the headings of the workers, those of numbers with a ``#``, and the fullest first."""
-    known = [one for one in found if one.memory]
-    known.sort(key=lambda one: -(one.memory or 0.0) / (one.limit or float("inf")))
+    known = sorted(
+        (one for one in found if one.memory),
+        key=lambda one: -(one.memory or 0.0) / (one.limit or float("inf")),
+    )
     return [["worker", "#memory, at most", "#of its limit", "#after"]] + [
         [
             words.one_line(one.name),

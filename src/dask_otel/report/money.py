@@ -16,7 +16,7 @@ from dask_otel.report.seconds import (
     merged_by,
     span_times,
 )
-from dask_otel.report.telemetry.model import Session
+from dask_otel.report.telemetry.model import Session, texts
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,8 @@ def bill(session: Session, tag: str = "team") -> Bill:
     }
 
     def value_of(entry: SpanTime) -> str:
-        tags = tags_of.get(entry.name)
-        tags = tags if isinstance(tags, tuple) else tuple(entry.name.split("/"))
-        values = (str(one)[len(tag) + 1 :] for one in tags if str(one).startswith(f"{tag}:"))
+        tags = texts(tags_of.get(entry.name)) or entry.name.split("/")
+        values = (one[len(tag) + 1 :] for one in tags if one.startswith(f"{tag}:"))
         return next(values, "")
 
     tags = _known(merged_by((value_of(entry), entry) for entry in entries))

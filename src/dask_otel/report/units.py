@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dask_otel import semconv
@@ -39,9 +39,8 @@ class Work(NamedTuple):
         }
 
 
-def work(session: Session, spans: Iterable[SpanTime]) -> list[Work]:
+def work(session: Session, spans: Sequence[SpanTime]) -> list[Work]:
     """Return the work of each root, then of each span inside."""
-    spans = list(spans)
     roots = grouped(session.roots(), lambda span: span.text(semconv.SPAN_ROOT_NAME))
     named = grouped(session.of_type("span"), lambda span: span.full_name)
     inside = [entry for entry in spans if entry.root not in ("", entry.name)]

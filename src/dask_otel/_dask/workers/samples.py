@@ -129,8 +129,9 @@ class WorkerSamples:
             "unmanaged_recent": recent,
             "unaccounted": process + on_disk - managed - old - recent,
         }
-        usage = semconv.CLUSTER_MEMORY_USAGE.name
-        levels: dict[RawSeries, float] = {(usage, state): size for state, size in states.items()}
+        levels: dict[RawSeries, float] = {
+            (semconv.CLUSTER_MEMORY_USAGE.name, state): size for state, size in states.items()
+        }
         return levels | {(semconv.CLUSTER_MEMORY_SPILLED.name,): on_disk}
 
     def _choose(self) -> dict[str, str]:

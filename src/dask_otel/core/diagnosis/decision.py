@@ -365,8 +365,10 @@ def _sizing(facts: Facts) -> tuple[str, str]:
         return "", ""
     used, enough = (" and ".join(one[place] for one in found) for place in (0, 1))
     end = ", without spilling" * (least <= _LESS)
-    said = " ".join(one[2] for one in found)
-    return f"No worker used more than {used}: {enough} would have done{end}", said
+    return (
+        f"No worker used more than {used}: {enough} would have done{end}",
+        " ".join(one[2] for one in found),
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

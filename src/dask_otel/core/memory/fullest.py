@@ -40,5 +40,4 @@ class FullestWorkers:
         index = bisect_left(self._falling, number, key=itemgetter(_NUMBER))
         if index == len(self._falling):
             return None
-        share, worker, time, _ = self._falling[index]
-        return WorkerPeak(share, worker, time, self.number - number)
+        return WorkerPeak(*self._falling[index][:_NUMBER], self.number - number)

@@ -122,8 +122,7 @@ class Span:
 
     def number(self, key: str) -> float | None:
         """Return a numeric attribute; None if it is absent or not a number."""
-        value = self.attributes.get(key)
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return number(self.attributes.get(key))
 
     def text(self, key: str) -> str:
         """Return a text attribute; empty if it is absent or not text."""
@@ -265,6 +264,11 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def number(value: Plain) -> float | None:
+    """Return a number; None if it is absent or not a number."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def text(value: Plain) -> str:
