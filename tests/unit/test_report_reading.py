@@ -384,8 +384,10 @@ def test_work_of_no_span_is_a_row_where_there_is_some(
     assert [one.full_name for one in run.of_type("span")] == names
 
 
-def series(points: Iterable[Point], *, delta: bool = True, drawn: bool = True) -> Series:
-    found = Series({}, monotone=True, delta=delta, drawn=drawn)
+def series(
+    points: Iterable[Point], *, monotone: bool = True, delta: bool = True, drawn: bool = True
+) -> Series:
+    found = Series({}, monotone=monotone, delta=delta, drawn=drawn)
     for one in points:
         found.add(one)
     return found
@@ -407,6 +409,13 @@ def test_what_is_remembered_of_deltas_is_bounded() -> None:
     points = [Point(3 * n, 3 * n + 1, 1.0) for n in range(1, 2 * MOST_TIMES)]
     found = series(points + points[-MOST_TIMES:], drawn=False)
     assert (found.value, len(found.times)) == (len(points), MOST_TIMES)
+
+
+@pytest.mark.parametrize("peak", [1000, 1001])
+def test_a_thinned_level_keeps_its_peak(peak: int) -> None:
+    points = [Point(0, n + 1, 9.0 if n == peak else n % 5) for n in range(5 * MOST_POINTS)]
+    found = series(points, monotone=False, delta=False).history()
+    assert (len(found) <= 2 * MOST_POINTS, max(value for _, value in found)) == (True, 9.0)
 
 
 @pytest.mark.parametrize("delta", [False, True])

@@ -133,12 +133,17 @@ class Series:
                 for pair in pairs
             ]
         else:
-            # Keep the last point, which is the total, and the last one before a new start.
-            following = [*self.points[1:], _NONE]
+            # Keep the last point, which is the total, the last one before a new start, and a peak.
+            largest = max(self.points, key=lambda point: point.value)
             self.points = [
                 point
-                for index, (point, after) in enumerate(zip(self.points, following, strict=True))
-                if index % 2 or after.start_ns != point.start_ns or after is _NONE
+                for index, (point, after) in enumerate(
+                    zip(self.points, [*self.points[1:], _NONE], strict=True)
+                )
+                if index % 2
+                or after.start_ns != point.start_ns
+                or after is _NONE
+                or point is largest
             ]
 
     @property
