@@ -40,4 +40,5 @@ class FullestWorkers:
         index = bisect_left(self._falling, number, key=itemgetter(_NUMBER))
         if index == len(self._falling):
             return None
-        return WorkerPeak(*self._falling[index][:_NUMBER], self.number - number)
+        share, worker, time, _ = self._falling[index]
+        return WorkerPeak(share, worker, time, self.number - number)
