@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from tests.waiting import GUARD
+from tests.waiting import GUARD, eventually
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = [
@@ -110,11 +110,14 @@ def browser(profile: Path) -> Iterator[str]:
     )
     try:
         port = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + GUARD
-        while not (port.exists() and len(port.read_text().splitlines()) == 2):
-            assert process.poll() is None, "the browser did not start"
-            assert time.monotonic() < deadline, "the browser does not listen"
-            time.sleep(0.05)
+        eventually(
+            lambda: (
+                process.poll() is not None
+                or (port.exists() and len(port.read_text().splitlines()) == 2)
+            ),
+            what="the browser listens",
+        )
+        assert process.poll() is None, "the browser did not start"
         number, path = port.read_text().splitlines()
         yield f"ws://127.0.0.1:{number}{path}"
     finally:

@@ -364,8 +364,7 @@ def test_an_answer_without_an_end_is_read_for_a_time_and_up_to_a_size(
 ) -> None:
     """Each part comes long before the timeout."""
     # By the clock of the request, each look at it takes a second.
-    clock = SimpleNamespace(monotonic=count(1.0).__next__)
-    monkeypatch.setattr(transport, "time", clock)
+    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=count(1.0).__next__))
     with endless(pause, chunk) as url:
         made = transport.HttpTransport("traces", {}, 60, requests.Session, url)
         with closing(made):
