@@ -242,6 +242,7 @@ class Simulated:
             self.memory._look()
             for _ in self.adapter._memory_changes():
                 pass
+            self.adapter.task_events.add_to(self.adapter.batches.open)
             self.observer.take()
             found, now = self.observer.increments, self.cluster.loop.now
             memory.compare_series(self.adapter, self.memory, found, now)
@@ -362,7 +363,10 @@ class Simulated:
         assert not self.adapter.time.accounting._spans
 
     def compare_counts(self) -> None:
-        """Compare the counts of each span with what became of its tasks, and with those below."""
+        """Compare the counts of each span with what became of its tasks, and with those below.
+
+        And the counter of all runs with the transitions.
+        """
         for dask_id in {one.identity.dask_id for one in self.ended}:
             lives = [one for one in self.ended if one.identity.dask_id == dask_id]
             ends = [one.moves for one in lives]
@@ -386,6 +390,21 @@ class Simulated:
             result = "cancellation" if counts.cancelled else "success"
             assert finished.result == ("failure" if counts.erred else result), finished
             assert (finished.tree_failure is None) == (counts.erred == 0), finished
+            # What a run failed with is not said of a later one.
+            assert not any(
+                one.failure
+                for one in finished.incidents
+                if "worker_lost" in one.attributes.values()
+            ), finished
+        counted = self.counted(semconv.TASK_FINISHED.name).items()
+        found = [
+            sum(n for labels, n in counted if labels[-1] == how) for how in ("memory", "erred")
+        ]
+        ends = [one for one in self.truth.moves if one.start in UNFINISHED]
+        results = sum((one.start, one.finish) == ("processing", "memory") for one in ends)
+        # A task that needs more than the memory of its worker fails while it is sent, twice.
+        failures = len({(one.key, one.stimulus) for one in ends if one.own})
+        assert found == [results, failures]
 
     def compare_memory(self) -> None:
         """Compare what the results of each span took of the memory, and look for leaks."""
