@@ -92,6 +92,7 @@ def test_times_dependencies_spans_and_submissions(o: Simulated) -> None:
     # Clients collect messages for 10 ms.
     assert times == pytest.approx([0.0, 0.5], abs=0.02)
     assert (left["seceded"], left["start"]) == pytest.approx((0.25, 0.5), abs=0.02)
+    assert o.named("fit").seceded == pytest.approx(0.25, abs=0.02)
     assert sum(one["nbytes"] is not None for found in runs.values() for one in found) == 5
 
 

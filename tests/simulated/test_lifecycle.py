@@ -346,6 +346,8 @@ def test_the_same_function_again_under_other_spans_while_futures_live(o: Simulat
           first#2 success 0.100 tasks=2 memory=2 requested=second
           first#3 success 0.100 tasks=1 memory=1 requested=default
     """)
+    # Of a result, each has the same.
+    assert len({one.output_bytes / one.counts.memory for one in o.exported}) == 1
     assert o.counted("dask.span.collided") == {(("second",),): 1, (("default",),): 1}
     # Nobody knows which span it asks for.
     with dask.annotate(span={"name": ("third",), "ids": ()}):
@@ -389,8 +391,11 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
 def test_nothing_of_dasks_is_kept_after_the_export(o: Simulated) -> None:
     with span("root"), span("child"):
         good = o.client.map(operator.neg, range(10))
+        # More of its group is for the same span.
+        good += o.client.map(operator.neg, range(10, 20))
         bad = o.client.submit(operator.truediv, 1, 0)
     wait([*good, bad])
     assert {type(item) for item in kept(o.adapter)} >= {TaskGroup, OpenSpan}
     o.quiet()
     assert kept(o.adapter) == []
+    assert o.counted("dask.span.collided") == {}

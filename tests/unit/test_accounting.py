@@ -403,8 +403,9 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
 }
 
 
+@pytest.mark.parametrize("each", [True, False], ids=["many intervals", "one"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script(name: str) -> None:
+def test_script(name: str, each: bool) -> None:
     calls, expected = SCRIPTS[name]
     accounting, totals = Accounting(0.0, float, float), Totals()
     accounting.worker_added("w", 1, 0.0)
@@ -414,9 +415,10 @@ def test_script(name: str) -> None:
         of_worker = () if call.startswith("span_") else ("w",)
         tell(accounting, call, *of_worker, *arguments)
         now = arguments[2] if call == "heartbeat" else arguments[-1]
-        # Its shares are settled as the next interval ends.
-        closed.append(accounting.begin_export(now))
-    exported(accounting, now)
+        if each:
+            # Its shares are settled as the next interval ends.
+            closed.append(accounting.begin_export(now))
+    closed += accounting.begin_export(now), exported(accounting, now)
     for step in closed:
         totals.add(step)
         totals.check()

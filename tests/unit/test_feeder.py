@@ -420,6 +420,7 @@ def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(
             turn(pump)
             assert n in spans.exported
         assert (caplog.text.count(message), "again" in caplog.text) == (1, False)
+        assert pump.condition()["spool"]["usable"] == (error is BUG)
         assert store.notes.keys() == {("otlp", ids(1))}
         noted(pump, 50)
         turn(pump)

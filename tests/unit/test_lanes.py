@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dask_otel.core.records import Answer, Row
 from dask_otel.pump.lanes import ASK_AGAIN, LAST_TRIES, SpanLane
 from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.policy import Policy
 from dask_otel.pump.tally import Tally
 from tests.unit.pumps import Spans, outcomes
 
@@ -131,14 +132,20 @@ def test_backoff_doubles_and_has_a_limit() -> None:
     assert len(setup.sink.tries) == 9
 
 
-def test_poison_is_dropped_after_three_failures_alone_between_successes_of_others() -> None:
+def test_poison_is_dropped_once_others_get_through() -> None:
     setup = Setup(lambda numbers: 0 in numbers)
     setup.run([0])
     assert setup.left == [0], "while it is alone, it may be an outage"
     setup.feed(until=1)
-    alone = [i for i, tried in enumerate(setup.sink.tries) if tried == [0]]
-    others = {i for i, tried in enumerate(setup.sink.tries) if 0 not in tried}
-    assert len([i for i in alone if {i - 1, i + 1} & others]) >= 3
+
+
+@pytest.mark.parametrize(("successes", "strikes"), [(128, 3), (0, 20)])
+def test_three_failures_alone_are_no_chance_if_nothing_else_fails(
+    successes: int, strikes: int
+) -> None:
+    policy, row = Policy(1), Row(0)
+    policy._innocent.extend([True] * successes)
+    assert [policy._is_no_chance(row) for _ in range(strikes)] == [False] * (strikes - 1) + [True]
 
 
 @pytest.mark.parametrize(

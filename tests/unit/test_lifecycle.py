@@ -93,7 +93,11 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
 
 
 def test_a_continuation_without_work_was_none(core: Driven) -> None:
-    core.done()
+    span = core.done()
+    core.after(0.5, "w0", "w1")
+    core.finish(core.task(span))
+    core.after(0.5)
+    assert span.phase is Phase.SETTLING, "new work is owed new reports"
     settle(core)
     for _ in range(2):
         again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)

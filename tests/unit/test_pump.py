@@ -76,15 +76,16 @@ def exports(pump: Pump, value: float = 0) -> None:
 # ------------------------------------------------------------------------------------ spans
 
 
+@pytest.mark.parametrize("sinks", [1, 2])
 def test_the_queue_is_bounded_and_what_does_not_fit_is_counted(
-    spans: Spans, metrics: Metrics
+    spans: Spans, metrics: Metrics, sinks: int
 ) -> None:
-    """In front of the lanes, and in them."""
+    """In front of the lanes, and in them; for each exporter."""
     spans.ok = False
-    with pumping([spans], [metrics]) as pump:
+    with pumping([spans] * sinks, [metrics]) as pump:
         assert offer(pump, *range(100), groups=1) == [True] * 25 + [False] * 75
         exports(pump)
-        assert metrics.value(DROPPED, "traces", "queue_full") == 150
+        assert metrics.value(DROPPED, "traces", "queue_full") == 150 * sinks
         assert metrics.value(SIZE, "traces") == 50
         assert offer(pump, 100) == [False]
         assert pump.notices[0] == (semconv.OTEL_QUEUE_FULL, {semconv.OTEL_SIGNAL: "traces"})

@@ -15,7 +15,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from dask_otel.pump.rotated import RotatedFile
+from dask_otel.pump import rotated as module
+from dask_otel.pump.rotated import RotatedFile, obstacle
 
 
 @contextmanager
@@ -41,6 +42,16 @@ def test_folders_are_made_for_the_first_line_and_lines_are_there_at_once(tmp_pat
         file.write([b"1", b"2"])
         assert texts(tmp_path / "a" / "b") == {"1": "1\n2\n"}
         file.close()
+
+
+def test_a_full_disk_is_an_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # `obstacle` closes it.
+    monkeypatch.setattr(
+        module,
+        "TemporaryFile",
+        lambda **_: Path("/dev/full").open("wb"),  # noqa: SIM115
+    )
+    assert obstacle(tmp_path) == f"{os.strerror(errno.ENOSPC)}: {tmp_path}"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])

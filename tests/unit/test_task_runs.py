@@ -85,6 +85,7 @@ def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
         ((3,), [(0, n, float(n), False) for n in range(9)], [], [8.0, 7.0, 6.0], 0),
         ((3,), [(0, n, 9.0 - n, False) for n in range(9)], [], [9.0, 8.0, 7.0], 0),
         ((2,), [(0, n, 0.0, False) for n in range(5)], [], [0.0, 0.0], 0),
+        ((2,), [(0, n, one, False) for n, one in enumerate([5.0, 1.0, 3.0])], [], [5.0, 3.0], 0),
         # Of each group, those that are not exported, too.
         ((1,), [(n % 3, n, float(n), False) for n in range(9)], [], [8.0, 7.0, 6.0], 0),
         ((4, 0.0, 2), [(0, n, float(n), False) for n in range(9)], [], [8.0, 7.0], 0),
