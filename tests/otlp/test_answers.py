@@ -365,10 +365,11 @@ def test_an_answer_without_an_end_is_read_for_a_time_and_up_to_a_size(
     """Each part comes long before the timeout."""
     # By the clock of the request, each look at it takes a second.
     monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=count(1.0).__next__))
-    with endless(pause, chunk) as url:
-        made = transport.HttpTransport("traces", {}, 60, requests.Session, url)
-        with closing(made):
-            answer = made.send(b"", 60)
+    with (
+        endless(pause, chunk) as url,
+        closing(transport.HttpTransport("traces", {}, 60, requests.Session, url)) as made,
+    ):
+        answer = made.send(b"", 60)
     if pause:
         # The rest of the timeout when the request begins.
         assert re.search(r"did not end within 5\d s", answer.reason)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -606,12 +607,26 @@ def test_pools_of_tasks_run_at_once() -> None:
     assert simulate(program) == pytest.approx([3.0] * 4)
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_a_program_that_exits_ends_its_simulation(error: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("error", "sleep", "said"),
+    [
+        (SystemExit, time.sleep, None),
+        (KeyboardInterrupt, time.sleep, None),
+        # Without `lab.install`, it would wait in real time.
+        (ImportError, time.sleep.__wrapped__, "call lab.install"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_program_that_exits_ends_its_simulation(
+    error: type[BaseException],
+    sleep: Callable[[float], None],
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def program(cluster: Cluster) -> None:
         raise error
 
-    with pytest.raises(error):
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(error, match=said):
         simulate(program, longest=10.0)
 
 

@@ -35,6 +35,7 @@ from distributed.worker_state_machine import TaskState
 
 from dask_otel.lab.clock import MACHINE, Loop, Machine
 from dask_otel.lab.executor import LabWorker, Run, spilling
+from dask_otel.lab.patches import install
 from dask_otel.lab.threads import Pool
 from dask_otel.lab.wires import Latency, Wires, use
 
@@ -338,9 +339,12 @@ def simulate(
 
     Raises
     ------
+    ImportError
+        If `lab.install` was not called before `distributed` was imported.
     dask_otel.lab.clock.Stuck
         If the program waits for what can't happen any more.
     """
+    install()
     loop = Loop(seed, longest)
     cluster = Cluster(loop, latency, room)
 

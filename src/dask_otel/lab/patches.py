@@ -27,8 +27,13 @@ def install() -> None:
         return
     if "distributed" in sys.modules:
         raise ImportError("call lab.install() before `distributed` is imported")
-    clocks = {"time": _wall, "monotonic": _steady, "perf_counter": _steady}
-    for name, clock in {**clocks, "thread_time": _used, "process_time": _used}.items():
+    for name, clock in {
+        "time": _wall,
+        "monotonic": _steady,
+        "perf_counter": _steady,
+        "thread_time": _used,
+        "process_time": _used,
+    }.items():
         _patch(time, name, clock)
         _patch(time, f"{name}_ns", _nanoseconds(clock))
     for name in ("uuid1", "uuid4"):
