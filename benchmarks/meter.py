@@ -5,11 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 
-def idle(dask_scheduler: Any) -> bool:
-    """Whether all tasks are forgotten."""
-    return not dask_scheduler.tasks
-
-
 def busy(dask_scheduler: Any) -> bool:
     """Whether a worker has a task."""
     return any(ws.processing for ws in dask_scheduler.workers.values())

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks import meter
 from distributed import Client, span, wait
 from tests.cluster import proof
 from tests.cluster.processes import Cluster, Process, SchedulerProcess, cluster
@@ -206,8 +205,9 @@ class World:
         self.wait(self.submit(tasks, seconds=0.0)[1])
         took = time.perf_counter() - began
         eventually(
-            lambda: self.client.run_on_scheduler(meter.idle), PATIENCE, "all tasks are forgotten"
-        )
+            lambda: self.client.run_on_scheduler(lambda dask_scheduler: not dask_scheduler.tasks),
+            PATIENCE, "all tasks are forgotten",
+        )  # fmt: skip
         return took
 
     # ------------------------------------------------------------------------ what is true
