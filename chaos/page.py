@@ -193,23 +193,28 @@ _FOOT = """
 
 ## Not shown here
 
-If the code changed after a run, the results file names the older code by its hash. Clocks that are
-set by hours, and processes and networks that stand still for seconds, are shown in
-[simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
-`tests/simulated/test_late_heartbeats.py`; small differences between clocks have
-[their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
-at each moment, by `make lab`. Each answer that a server can give has a test over real sockets in
-`tests/otlp/test_answers.py`, and what becomes of requests that are too large, are taken in part, or
-have to wait, in `tests/unit/test_lanes.py` and `tests/unit/test_pump.py`, also if there is no
-memory for them. What waits in a spool for longer than the queue holds is in
-`tests/unit/test_feeder.py`, and what a scheduler that is killed leaves in it to the next one in
-`tests/cluster/test_spool.py`. Tasks that log as fast as they can, and the last
-lines of a killed worker, are in `tests/unit/test_lines.py`; counters of any names, which none may
-lose or count twice, in `tests/unit/test_series_model.py`. A full disk of a spool is in
-`tests/unit/test_spool_store.py` and `tests/unit/test_feeder.py`, one of files in
-`tests/unit/test_rotated.py`.
-`tests/backends/test_prometheus.py` shows how a real Prometheus counts a series that retires and
-returns.
+If the code changed after a run, the results file names the older code by its hash. These faults
+have tests in place of runs, because tests show them exactly:
+
+| fault | tests |
+| --- | --- |
+| clocks that are set by hours | `tests/simulated/test_clocks.py`, `test_late_heartbeats.py` |
+| processes and networks that stand still | `tests/simulated/test_late_heartbeats.py` |
+| each answer of a server, over real sockets | `tests/otlp/test_answers.py` |
+| requests that are too large, taken in part, or have to wait, or find no memory | \
+`tests/unit/test_lanes.py`, `test_pump.py` |
+| counters of any names, beyond all limits | `tests/unit/test_series_model.py` |
+| spans that wait in a spool beyond the queue, and a spool's full disk | \
+`tests/unit/test_feeder.py`, `test_spool_store.py` |
+| a killed scheduler whose spool the next one sends | `tests/cluster/test_spool.py` |
+| files on a full disk | `tests/unit/test_rotated.py` |
+| tasks that log as fast as they can, and the last lines of a lost worker | \
+`tests/unit/test_lines.py` |
+
+Small differences between clocks have [their own tests](lifecycle.md#times-across-workers). The
+thread-seconds of long histories, at each moment, are compared by `make lab`, in
+[simulated time](laboratory.md). `tests/backends/test_prometheus.py` shows how a real Prometheus
+counts a series that retires and returns.
 """
 
 
