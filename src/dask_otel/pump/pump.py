@@ -134,10 +134,15 @@ class Pump:
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
         self.profiles = profiles
-        self._threads: list[PumpThread] = [*self._lanes, *self._metrics, *self._feeders]
-        if profiles is not None:
-            profiles.counted_by(self._tally)
-            self._threads.append(profiles)
+        self._profiles = [] if profiles is None else [profiles]
+        for writer in self._profiles:
+            writer.counted_by(self._tally)
+        self._threads: list[PumpThread] = [
+            *self._lanes,
+            *self._metrics,
+            *self._feeders,
+            *self._profiles,
+        ]
 
     def __repr__(self) -> str:
         return f"<Pump to {', '.join(one.name for one in self.destinations) or 'nowhere'}>"
@@ -226,15 +231,13 @@ class Pump:
         """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
-        for lane in self._lanes:
+        for lane in (*self._lanes, *self._profiles):
             lane.close(now + seconds * share)
         # A little before the bridge's deadline: the feeder has to settle the last rows.
         for feeder in self._feeders:
             feeder.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
-        if self.profiles is not None:
-            self.profiles.close(now + seconds * share)
 
     @property
     def closed(self) -> bool:
@@ -274,8 +277,7 @@ class Pump:
     def _settle_spans(self) -> None:
         """Wait until the last spans and events are counted; called by metrics threads."""
         # A feeder counts what came too late for its lanes. With a spool, it may go on.
-        profiles = () if self.profiles is None else (self.profiles,)
-        for thread in (*self._lanes, *self._feeders, *profiles):
+        for thread in (*self._lanes, *self._feeders, *self._profiles):
             if thread.deadline is not None:
                 thread.settled.wait(max(0.0, thread.deadline - time.monotonic()))
             if not isinstance(thread, Feeder) and not thread.settled.is_set():
