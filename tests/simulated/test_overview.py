@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from typing import Any
 
@@ -147,11 +146,15 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     earlier = work("earlier", 4)
     time.sleep(10.0)
     later = work("later", 6) - earlier
-    # Of all rows, those since the beginning of the last run are a part.
-    data = [len(data) for signal, data in recorder.part(0, math.inf)[0] if signal != "graph"]
-    monkeypatch.setattr(live_page, "LARGE", sum(data) - 1)
-    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
     found, _ = asked(b)
+    # Of all rows, those since the beginning of the last run are a part.
+    rows, _ = recorder.since(found["ended"][0]["start"])
+    monkeypatch.setattr(
+        live_page, "LARGE", sum(len(data) for signal, data in rows if signal != "graph")
+    )
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
+    # As if the one that is too large had ended last.
+    found["ended"].reverse()
     pages._page(found)
     headlines = {one["name"]: one["headline"] for one in found["ended"]}
     assert headlines["earlier"] == ""

@@ -112,9 +112,10 @@ class Routes:
         """
         prefix = self._metrics()[0].removesuffix("/metrics")
         self._add((f"{prefix}{SUFFIX}(?:/report/(?P<span_id>.+))?", handler, options))
-        host, port = get_address_host(self._scheduler.address), self._scheduler.http_server.port
         try:
-            link: str = format_dashboard_link(host, port)
+            link: str = format_dashboard_link(
+                get_address_host(self._scheduler.address), self._scheduler.http_server.port
+            )
         except KeyError:
             # Its template names a variable of the environment that is not set.
             return prefix + SUFFIX

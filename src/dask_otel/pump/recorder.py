@@ -82,8 +82,8 @@ class Recorder:
     def since(self, start: float) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
         """Return all rows since a time, and what was evicted of them: see `lost`."""
         number = int(start * 1e9)
-        rows, *_ = self.part(number, math.inf)
-        return rows, self.lost(number)
+        # In this order: what is evicted meanwhile is said.
+        return self.part(number, math.inf)[0], self.lost(number)
 
     def part(
         self, after: int, most: float, until: int | None = None

@@ -230,10 +230,9 @@ def _within(session: Session, block: Block) -> Session:
 
     A run without the block's span has no work of it.
     """
-    _, below = tree_of(session.spans)
     found = [one for one in session.of_type("span") if one.text(semconv.SPAN_ID) == block.span_id]
     name = found[0].full_name if found else block.name
-    own = subtree(found, below)
+    own = subtree(found, tree_of(session.spans)[1])
     for span in own:
         span.attributes[semconv.SPAN_ROOT_ID] = block.span_id
         span.attributes[semconv.SPAN_ROOT_NAME] = name

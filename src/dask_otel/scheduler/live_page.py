@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 BESIDE: Final = 4.0
-#: Bytes of rows, since the beginning of each run, from which on headlines are left to the reports:
-#: to read them takes seconds.
+#: Most bytes of rows that are read for headlines, since the beginning of each run: they take
+#: seconds. The headlines of other runs are left to their reports.
 LARGE: Final = 2**22
 #: Seconds after a run's end in which its rows can still become more.
 _SETTLES: Final = 2 * RECORDED
@@ -97,9 +97,12 @@ class Pages:
             title, until = known.get(run, ("", now + _SETTLES))
             if until:
                 rows, lost = self._recorder.since(one["start"])
-                room -= sum(len(data) for signal, data in rows if signal != "graph")
-                report = _report(one["id"], rows, lost) if room >= 0 else None
-                title = "" if report is None else report.accounts()[0].diagnoses[0].title
+                size = sum(len(data) for signal, data in rows if signal != "graph")
+                report = _report(one["id"], rows, lost) if size <= room else None
+                title = ""
+                if report is not None:
+                    room -= size
+                    title = report.accounts()[0].diagnoses[0].title
             self._headlines[run] = title, until if now < until else 0.0
             one["headline"] = title
         # Here, because it imports much.

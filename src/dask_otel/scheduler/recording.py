@@ -139,8 +139,9 @@ class Recording:
         `SettledSpans.answer`. Of a block with thousands of spans, each is a step of its own.
         """
         # A client without futures has submitted work, too, if it has given them up.
-        submitted = submitted or self._adapter.blocks.blocks.awaits(span_id)
-        await self._settled.wait(span_id, timeout, submitted)
+        await self._settled.wait(
+            span_id, timeout, submitted or self._adapter.blocks.blocks.awaits(span_id)
+        )
         lifecycle = self._adapter.lifecycle
         lifecycle.end(self._settled.tree(span_id), time())
         while lifecycle.behind:
