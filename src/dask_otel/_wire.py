@@ -149,7 +149,7 @@ async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded |
             # The first one may be stopped, or replaced, meanwhile.
     finally:
         _asked.discard(name)
-    return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
+    return Refusal("off", "dask-otel does not run on this scheduler; its log says why")
 
 
 async def read_record(

@@ -91,8 +91,7 @@ def test_a_reader_is_told_what_is_being_evicted() -> None:
     assert read == [(3, {"traces": 1}), (2, {"traces": 1})]
     # The event loop looks at the rows of its answer alone.
     seen.clear()
-    recorder.part(3, 1)
-    assert (seen, recorder._numbers) == ([4], [3, 4])
+    assert (recorder.part(3, 1)[1], seen, recorder._numbers) == (4, [4], [3, 4])
 
 
 def test_all_that_is_left_out_is_said_in_the_report() -> None:
