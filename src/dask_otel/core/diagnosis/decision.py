@@ -800,8 +800,7 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(self.blocked, *_STALLS[1:]), self.functions, said)
-        kind, said = self.loop
-        self._say(kind, min(self.blocked, left["report"]), "", said)
+        self._say(self.loop[0], min(self.blocked, left["report"]), "", self.loop[1])
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)
