@@ -68,10 +68,13 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
         dask.config.get("distributed.scheduler.work-stealing-interval"), "ms"
     )
     assert 0.0 <= graph.scheduler["stealing_at"] < interval
+    assert 0.0 <= graph.scheduler["copies_at"] < 2.0
     assert graph.scheduler == {
         "stealing": True,
         "stealing_at": graph.scheduler["stealing_at"],
         "stealing_interval": interval,
+        "copies_at": graph.scheduler["copies_at"],
+        "copies_interval": 2.0,
         "saturation": 1.1,
         "unknown_duration": 0.5,
         "bandwidth": 1e8,

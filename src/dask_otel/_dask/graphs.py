@@ -194,11 +194,14 @@ class Graphs:
             log.workers = (*gone, *self._workers.values())
             known = self.scheduler
             stealing = known.periodic_callbacks.get("stealing")
+            copies = known.periodic_callbacks.get(f"amm-{id(known.extensions.get('amm'))}")
             saturation = known.WORKER_SATURATION
             log.scheduler = {
                 "stealing": "stealing" in known.extensions,
                 "stealing_interval": stealing and stealing.callback_time / 1000,
                 "stealing_at": _first(stealing, time() - span.start),
+                "copies_interval": copies and copies.callback_time / 1000,
+                "copies_at": _first(copies, time() - span.start),
                 "saturation": saturation if saturation < inf else None,
                 "unknown_duration": known.UNKNOWN_TASK_DURATION,
             }

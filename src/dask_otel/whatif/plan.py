@@ -179,13 +179,27 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     wire = _wire(fetched, latency, inf if "transfers" in without else change.bandwidth)
     scheduler = {
         "stealing": True, "stealing_interval": 1.0, "stealing_at": None,
+        "copies_interval": 2.0, "copies_at": None,
         "saturation": 1.1, "unknown_duration": 0.5, **host.scheduler,
     }  # fmt: skip
-    interval = scheduler["stealing_interval"] or 1.0
+    interval, every = scheduler["stealing_interval"] or 1.0, scheduler["copies_interval"] or 2.0
+    stealing_at, copies_at = scheduler["stealing_at"], scheduler["copies_at"] or 0.0
+    stealing_at = interval / 2 if stealing_at is None else stealing_at
+    # Of the turns of stealing, the one from which extra copies are dropped as they were.
+    begins = min(
+        (
+            interval * (ceil(1.0 / interval) + 1 + turn)
+            for turn in range(ceil(min(every, 10.0) / interval))
+        ),
+        key=lambda one: abs((one - stealing_at + copies_at + every / 2) % every - every / 2),
+    )
     is_even = "unevenness" in without
     config = {
         "distributed.scheduler.work-stealing": scheduler["stealing"] and "stealing" not in without,
         "distributed.scheduler.work-stealing-interval": f"{interval}s",
+        "distributed.scheduler.active-memory-manager.start":
+            scheduler["copies_interval"] is not None,
+        "distributed.scheduler.active-memory-manager.interval": f"{every}s",
         "distributed.scheduler.worker-saturation":
             1.0 if is_even else scheduler["saturation"] or inf,
         "distributed.scheduler.unknown-task-duration": scheduler["unknown_duration"],
@@ -209,8 +223,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         ),
         graph.restrictions, latency, wire, rest, config, is_even,
         # They steal as they did, or a third or two thirds of it earlier.
-        interval * (ceil(1.0 / interval) + 1 + order / 3) - latency
-        - (interval / 2 if scheduler["stealing_at"] is None else scheduler["stealing_at"]),
+        begins + interval * order / 3 - latency - stealing_at,
     )  # fmt: skip
 
 
