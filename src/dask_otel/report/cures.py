@@ -243,8 +243,7 @@ def shown(
     refused = result.refused
     for other in others:
         refused = refused and refused.replace(UNEXPLAINED, words.inside(other))
-    found = replace(result, assumptions=assumed, refused=refused)
-    return WhatIfReport(found, price, graph.span_id)
+    return WhatIfReport(replace(result, assumptions=assumed, refused=refused), price, graph.span_id)
 
 
 def _others(accounts: Iterable[Account], graph: Graph) -> Iterator[str]:

@@ -77,7 +77,12 @@ def what_if(
     items = methodcaller("items")
     changes = [
         *each(
-            _read("threads", threads, _pairs, "pairs, such as [(4, 8)]"),
+            _read(
+                "threads",
+                threads,
+                lambda pairs: [(workers, of_each) for workers, of_each in pairs],
+                "pairs, such as [(4, 8)]",
+            ),
             bandwidth,
             _read("without", causes, list, f"some of {', '.join(CAUSES)}"),
             _read("faster", faster or {}, items, "a mapping, such as {'fit': 2}"),
@@ -98,10 +103,6 @@ def _read(name: str, given: T, read: Callable[[T], Made], allowed: str) -> Made:
         raise ValueError(f"{name} is {given!r}. Allowed: {allowed}.") from None
 
 
-def _pairs(threads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(workers, of_each) for workers, of_each in threads]
-
-
 def tried(
     report: Report,
     span: str | None,
@@ -119,8 +120,12 @@ def tried(
             f"{graph.name} has no tasks of {', '.join(unknown)}; it has tasks of "
             f"{', '.join(graph.prefixes)}"
         )
-    found = replay(graph, experiments or _usual(graph), progress)
-    return shown(graph, found, report.accounts(), report.price)
+    return shown(
+        graph,
+        replay(graph, experiments or _usual(graph), progress),
+        report.accounts(),
+        report.price,
+    )
 
 
 def _chosen(report: Report, span: str | None) -> Graph:
@@ -145,11 +150,12 @@ def _chosen(report: Report, span: str | None) -> Graph:
 
 def _usual(graph: Graph) -> list[Experiment]:
     """Return what is worth a try if nobody asks for anything else."""
-    moved = sum(filter(None, graph.runs["transfer"])) > _LEAST * (graph.stop - graph.start)
     causes = {
         "restrictions": graph.restrictions,
         "failures": {*"fl"} & {*graph.runs["outcome"]},
         "gaps": len(graph.submissions) > 1,
-        "transfers": moved,
+        "transfers": (
+            sum(filter(None, graph.runs["transfer"])) > _LEAST * (graph.stop - graph.start)
+        ),
     }
     return [*usual(sizes(graph), [cause for cause, costs in causes.items() if costs])]

@@ -115,9 +115,11 @@ class WhatIfReport:
             yield f"Beyond {words.counted(knee.threads, 'thread')}, each further one saves {saved}."
         elif it.curve[1:] and all(one.seconds > other.seconds for one, other in pairwise(it.curve)):
             yield f"Each further thread is of use up to {it.curve[-1].threads:,}, the most tried."
-        took = f"{words.seconds(it.recorded)}; its replay took {words.seconds(it.replayed.seconds)}"
         apart = abs(it.replayed.seconds / it.recorded - 1) if it.recorded else 0.0
-        yield f"{it.span} took {took}, a difference of {apart:.1%}."
+        yield (
+            f"{it.span} took {words.seconds(it.recorded)}; its replay took "
+            f"{words.seconds(it.replayed.seconds)}, a difference of {apart:.1%}."
+        )
         yield from it.assumptions
 
     def table(self) -> list[tuple[str, ...]]:

@@ -136,8 +136,9 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         prefix = graph.prefixes[runs[0].prefix]
         pieces = change.split.get(LONGEST, 1) if task == longest else 1
         pieces = max(pieces, change.split.get(prefix, 1))
-        name = f"{prefix}-{runs[0].group}"
-        keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
+        keys[task] = [
+            (f"{prefix}-{runs[0].group}", f"{task}.{piece}.{order}") for piece in range(pieces)
+        ]
     priorities = {tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority}
     ranks = {priority: rank for rank, priority in enumerate(sorted(priorities))}
     fetched = fetched_by(theirs)
@@ -397,9 +398,8 @@ def _starts(rows: Iterable[Row], fetched: Mapping[tuple[int, int], Fetched]) -> 
 
 def _way(starts: Iterable[Start], workers: int) -> float:
     """Return the seconds to the start of a task that found a free thread at its worker."""
-    ways = sorted(one.start - one.sent for one in starts if one.ready == one.sent)
     # At least one of each worker did, and they are the quickest.
-    quickest = ways[:workers]
+    quickest = sorted(one.start - one.sent for one in starts if one.ready == one.sent)[:workers]
     return min(_MOST_WAY, median_high(quickest)) if quickest else 0.0
 
 
@@ -435,14 +435,14 @@ def _wire(
         {one: size for one, size in sent.items() if (size >= LARGE) is is_large}
         for is_large in (False, True)
     )
-    ends = (small, 0), (large, 0), (large, 1)
-    slow, *fast = (_bandwidth(one, latency, end) for one, end in ends)
+    slow = _bandwidth(small, latency, 0)
+    fast = max(_bandwidth(large, latency, end) for end in (0, 1))
     largest = max(small.values(), default=0.0)
 
     def seconds(nbytes: float) -> float:
         # The rest of a large message is limited by its busier end.
         first = min(nbytes, largest)
-        return first / slow + (nbytes - first) / max(fast)
+        return first / slow + (nbytes - first) / fast
 
     return seconds
 

@@ -130,12 +130,13 @@ def replay(
         NO_TIME: not results,
     }
     refused = next(_true(reasons), None)
-    # The first result has no change.
-    missing = 1 + len(experiments) - len(results) - len(stuck)
     return WhatIf(
         graph.name, recorded, results[0] if results else None,
         () if refused else tuple(results[1:]),
-        tuple(_assumptions(graph, experiments, missing, hurried)), refused, tuple(stuck),
+        tuple(_assumptions(
+            # The first result has no change.
+            graph, experiments, 1 + len(experiments) - len(results) - len(stuck), hurried,
+        )), refused, tuple(stuck),
     )  # fmt: skip
 
 
