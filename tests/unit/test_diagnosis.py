@@ -933,6 +933,12 @@ def test_what_is_said(facts: Facts, words: str) -> None:
         sized(0.6, tasks=2, fewest=2.0),
         sized(0.6, tasks=2, workers=6),
         sized(0.6, tasks=2, pauses=["w1"]),
+        # Roots that are open at the same time have the same heartbeats.
+        both(
+            sized(0.39, beats=30),
+            run("etl", root={"fullest": FullestWorker(0.38, "w0", 30)}, compute=5.0),
+            seconds=5.0,
+        ),
         # Of a worker without a limit, no share is known.
         sized(0.39, tasks=2, limits=[0.0, 8 * GIB]),
         # Tasks that waited for a free thread needed all of them for a moment.

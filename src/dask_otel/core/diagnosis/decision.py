@@ -348,7 +348,8 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence
-    beats = sum(one.heartbeats for one, _ in known)
+    # Roots can have the same ones.
+    beats = max(one.heartbeats for one, _ in known)
     least, found = share / _SPILLS, list[tuple[str, str, str]]()
     if least <= _LESS:
         found.append((used, size(least * limit) if limit else f"{least:.0%} of it", evidence))
