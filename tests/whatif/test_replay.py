@@ -207,9 +207,9 @@ ANSWERS: dict[str, tuple[Graph, list[tuple[dict[str, Any], float]]]] = {
                     "seconds": took,
                 }
                 for prefix, worker, start, took in [
-                    *((0, 0, start, 1.0) for start in (0.0, 1.0, 2.0)),
+                    *((0, 0, start, 1.0) for start in (0.0, 1.0, 2.0, 3.0)),
                     *((0, 1, start, 3.0) for start in (0.0, 3.0)),
-                    *((1, 0, 3.0, 8.0), (2, 1, 6.0, 6.0)),
+                    *((1, 0, 4.0, 7.0), (2, 1, 6.0, 6.0)),
                 ]
             ),
             prefixes=["inc", "fit", "sum"],
@@ -218,7 +218,7 @@ ANSWERS: dict[str, tuple[Graph, list[tuple[dict[str, Any], float]]]] = {
         [
             ({}, 12.0),
             ({"without": ["slow-worker"]}, 11.0),
-            ({"workers": (1,)}, 3.0 + 2.0 + 8.0 + 2.0),
+            ({"workers": (1,)}, 4.0 + 2.0 + 7.0 + 2.0),
             ({"workers": (1, 1, 1)}, 12.0),
         ],
     ),
