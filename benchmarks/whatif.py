@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import subprocess
 import tempfile
@@ -22,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
-from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
@@ -30,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from distributed import Client, get_worker, secede, wait
 from tests.cluster import processes
+from tests.planted.jobs import hashed, looped
 from tests.waiting import eventually
 
 from benchmarks import results
@@ -83,20 +82,6 @@ def make(seconds: float) -> bytes:
     """Return 20 MB."""
     time.sleep(seconds)
     return bytes(20_000_000)
-
-
-def burn(seconds: float) -> None:
-    """Compute for so many seconds of the CPU, with the GIL."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        sum(range(1000))
-
-
-def digest(seconds: float, block: bytes = bytes(1_000_000)) -> None:
-    """Compute for so many seconds of the CPU, without the GIL."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        sha256(block)
 
 
 class Step(NamedTuple):
@@ -198,8 +183,8 @@ CASES: Final[dict[str, tuple[str, list[list[Step]]]]] = {
     ),
     "users": ("two users side by side, with 4 rounds each", [[_ROUND] * 4] * 2),
     "joining": ("80 tasks; a third worker joined the recorded run", [[Step("load", 80)]]),
-    "cpu": ("24 tasks that compute, without the GIL", [[Step("digest", 24, digest)]]),
-    "gil": ("24 tasks that compute and hold the GIL", [[Step("burn", 24, burn, (0.25, 0.25))]]),
+    "cpu": ("24 tasks that compute, without the GIL", [[Step("digest", 24, hashed)]]),
+    "gil": ("24 tasks that compute and hold the GIL", [[Step("burn", 24, looped, (0.25, 0.25))]]),
 }
 #: Cases whose tasks take longer where others compute.
 COMPUTE: Final = ("cpu", "gil")
@@ -207,8 +192,9 @@ COMPUTE: Final = ("cpu", "gil")
 
 def start_worker(cluster: processes.Cluster, name: str, threads: int) -> processes.Process:
     """Start a worker with a resource."""
-    more = {"nthreads": threads, "env": environment({})}
-    return cluster.start_worker(name, "--resources", "slot=1", **more)
+    return cluster.start_worker(
+        name, "--resources", "slot=1", nthreads=threads, env=environment({})
+    )
 
 
 @contextmanager
@@ -227,7 +213,7 @@ def running(shape: tuple[int, int], files: Path) -> Iterator[tuple[processes.Clu
 
 
 def once(name: str, own: str, client: Client) -> dict[str, Any]:
-    """Run a case; return its seconds, the lateness of a sleep beside it, and the load."""
+    """Run a case; return its seconds, and the lateness of a sleep beside it."""
     late: list[float] = []
     began = slept = time.perf_counter()
     with client.as_current(), span(own), ThreadPoolExecutor() as pool:
@@ -240,8 +226,7 @@ def once(name: str, own: str, client: Client) -> dict[str, Any]:
             slept = time.perf_counter()
         for user in users:
             user.result()
-    took = time.perf_counter() - began
-    return {"name": own, "seconds": took, "late": mean(late), "load": os.getloadavg()[0]}
+    return {"name": own, "seconds": time.perf_counter() - began, "late": mean(late)}
 
 
 def typical(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> dict[str, Any]:
@@ -253,8 +238,10 @@ def typical(name: str, cluster: processes.Cluster, client: Client, joins: bool) 
         runs.append(once(name, own, client))
         if joined is not None:
             joined.kill()
-    calm = [one for one in runs if one["late"] <= LATE] or [min(runs, key=itemgetter("late"))]
-    calm.sort(key=itemgetter("seconds"))
+    calm = sorted(
+        [one for one in runs if one["late"] <= LATE] or [min(runs, key=itemgetter("late"))],
+        key=itemgetter("seconds"),
+    )
     return {**calm[(len(calm) - 1) // 2], "spread": calm[-1]["seconds"] / calm[0]["seconds"] - 1}
 
 
