@@ -251,7 +251,7 @@ class Present:
             "paused": ws.status is Status.paused,
             "silent": self._is_silent(ws),
             "heartbeat": age,
-            "memory": None if used is None else (used / 1e9, ws.memory_limit / 1e9),
+            "memory": None if used is None else (used, ws.memory_limit),
             "threads": ws.nthreads,
             "busy": len(running) >= ws.nthreads,
             "running": dict(Counter(line_text(one.prefix.name) for one in running)),

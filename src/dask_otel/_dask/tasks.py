@@ -70,12 +70,7 @@ from dask_otel.core.path.waiting import (
     last_ends,
     turn_of,
 )
-from dask_otel.core.records import (
-    Failure,
-    RawRun,
-    Retry,
-    TaskRun,
-)
+from dask_otel.core.records import Failure, RawRun, Retry, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that

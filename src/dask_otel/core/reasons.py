@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from dask_otel.core.figures import size
 from dask_otel.core.text import listed
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -257,7 +258,7 @@ def _words(facts: Facts) -> dict[str, str]:
         "during": _given(" for {:,.1f} s", facts.get("seconds")),
         "usual": _given("; tasks of this name take {:,.1f} s on average", facts.get("mean")),
         "behind": _given("; tasks before it: {:,}", facts.get("ahead")),
-        "used": _given(": it uses {0[0]:,.2f} of {0[1]:,.2f} GB", facts.get("memory")),
+        "used": _given(": it uses {}", facts.get("memory") and size(*facts["memory"])),
         "counts": listed(
             f"{count:,} {state}" for state, count in facts.get("states", {}).items() if count
         ),
