@@ -1,10 +1,9 @@
-"""CPU of trace context on a worker: a task, what Dask's plugins cost it, and a log record."""
+"""CPU of trace context on a worker: a task, and what Dask's plugins cost it."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import pickle
 import time
 from functools import partial
@@ -16,7 +15,6 @@ from distributed.worker_state_machine import WorkerState
 from benchmarks.results import least
 from dask_otel._dask.workers.execution import within_contexts
 from dask_otel.core.context import DECISION_KEY, Traceparent, format_traceparent
-from dask_otel.worker.logs import injection
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
 
 TASKS = 4000
@@ -84,22 +82,3 @@ def transitions() -> float:
         return least(lambda: notify("transition", "key", "waiting", "ready"), TASKS, REPEAT)
 
     return TRANSITIONS * (cost({"context": TaskContextPlugin()}) - cost({}))
-
-
-def records() -> tuple[float, float]:
-    """Microseconds of CPU that the fields add to a log record in a task, and outside."""
-    logger = logging.Logger("bench")
-    logger.addHandler(logging.NullHandler())
-    context = TaskContext()
-
-    def log() -> None:
-        logger.warning("%d rows", 3)
-
-    bare = least(log, TASKS, REPEAT)
-    injection.add()
-    outside = least(log, TASKS, REPEAT)
-    entered = context.enter(SimpleNamespace(key="k-1", annotations=DECIDED, span_id="own"))
-    inside = least(log, TASKS, REPEAT)
-    context.leave(entered)  # type: ignore[arg-type]
-    injection.remove()
-    return inside - bare, outside - bare

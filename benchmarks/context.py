@@ -64,7 +64,6 @@ def run(quick: bool) -> list[Row]:
     hook = bench_task_context.task(bench_task_context.DECIDED)
     hashed = bench_task_context.task(bench_task_context.ANNOTATIONS)
     dask = bench_task_context.transitions()
-    inside, outside = bench_task_context.records()
     worker = {"hook": hook, "hashed": hashed, "transitions": dask}
     submissions = bench_submission.measure()
     return [
@@ -76,14 +75,6 @@ def run(quick: bool) -> list[Row]:
             f"{hashed:.2f} hooks with ids hashed there",
             verdict(hook + dask <= LIMIT),
             worker,
-        ),
-        Row(
-            "9",
-            "worker: CPU of otel.logs.inject for a log record",
-            "",
-            f"{inside:.1f} µs in a task, {outside:.1f} µs outside",
-            "info",
-            {"inside": inside, "outside": outside},
         ),
         Row(
             "9",

@@ -84,7 +84,7 @@ _READING = """
   send (20 a second from 10 workers, 167 from 1,000), four ticks, ten spans that end and ten that
   begin, and a sixtieth of a hand-over of metrics. *later* is after 10,000 more spans have ended.
   Collections of garbage are off. The shares are larger than that of row 11, because simulated
-  workers send no messages that Dask would have to read.
+  workers send no messages that Dask would have to read. The peers are counted at the same places.
   The steps of a hand-over of the largest cluster are among the callbacks that row 3 times.
 - **The path** (row 15): instructions as in row 1, of the whole bridge with `otel.spans.path` and
   without. Each task of a chain needs the one before, those of a tree two of the level before. The
@@ -199,12 +199,16 @@ It did not help, or not enough to keep it:
 - fixed parameters in the worker's hook (row 9): 2.3 to 2.1 µs. A release of Dask with one more
   parameter would break it.
 
-## A peer
+## The peers
 
-*dask-opentelemetry* 0.0.1a0 (PyPI) does nothing on the scheduler. On the workers it makes two
-spans of each task with the SDK: about 80 µs of CPU a task, by hand, with SDK 1.24 (it does not
-start on 1.45), a batch processor and an exporter that discards everything. It has no row, since
-one environment can't hold both.
+- *naive bridge*: a simple bridge that polls Dask's properties. It asks all spans for
+  `cumulative_worker_metrics` (`benchmarks/naive.py`). Its cost grows with the number of all spans
+  since the start, and its event loop stands still meanwhile.
+- *Dask's /metrics*: Dask's own pages for Prometheus, of the scheduler and of the workers.
+- *dask-opentelemetry* 0.0.1a0 (PyPI) does nothing on the scheduler. On the workers it makes two
+  spans of each task with the SDK: about 80 µs of CPU a task, by hand, with SDK 1.24 (it does not
+  start on 1.45), a batch processor and an exporter that discards everything. It has no row, since
+  one environment can't hold both.
 """
 
 

@@ -1,7 +1,8 @@
-"""Row 14: the bridge's share with many workers and open spans.
+"""Row 14: the bridge's share with many workers and open spans, beside that of its peers.
 
 Callgrind counts a second of a simulated cluster's life: a thousand tasks, the heartbeats that this
-many workers send by Dask's rule, four ticks; and a hand-over of metrics, by itself.
+many workers send by Dask's rule, four ticks. It counts a hand-over of metrics, a poll of the naive
+bridge and a page of Dask's own metrics for Prometheus, too, each by itself.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
+from distributed.http.scheduler.prometheus.core import SchedulerMetricCollector
 from distributed.scheduler import heartbeat_interval
+from prometheus_client import generate_latest
 
 from benchmarks.account import VALGRIND, Callgrind
 from benchmarks.cluster import run_apart
 from benchmarks.instructions import observed
+from benchmarks.naive import poll
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from dask_otel.scheduler.bridge import TICK
@@ -35,8 +40,8 @@ ENDED: Final = 10_000
 SETTINGS: Final = {"spans": {"linger": "0s"}}
 #: Keys in a heartbeat, of two spans: those that a worker measures for their tasks.
 KEYS: Final = 20
-#: Seconds between two hand-overs.
-HAND_OVER: Final = 60
+#: Seconds between two hand-overs, two polls and two pages.
+EVERY: Final = {"hand-over": 60, "naive poll": 1, "Dask's /metrics": 15}
 #: The share of the largest cluster over that of the smallest.
 LIMIT: Final = 1.1
 
@@ -111,6 +116,7 @@ async def _counted(
         found[what] = callgrind.end()["total"]
 
     async with SimulatedCluster(workers) as cluster:
+        scheduler = cluster.scheduler
         bridge, _ = observed(cluster, settings)
 
         def tick() -> None:
@@ -126,8 +132,14 @@ async def _counted(
             life.open(spans)
             life.second()
             counted(f"{spans} spans", life.second)
+            between: dict[str, Callable[[], object]] = {
+                "naive poll": partial(poll, scheduler),
+                "Dask's /metrics": partial(generate_latest, SchedulerMetricCollector(scheduler)),
+            }
             if bridge:
-                counted(f"hand-over, {spans} spans", lambda: list(bridge.hand_over.steps()))
+                between = {"hand-over": lambda steps=bridge.hand_over.steps: list(steps())}
+            for what, call in between.items():
+                counted(f"{what}, {spans} spans", call)
         for _ in range(ENDED // 1000):
             life.turn_over(1000)
             life.beat()
@@ -143,14 +155,21 @@ async def _both(folder: str, workers: int) -> list[dict[str, float]]:
     return [await _counted(callgrind, workers, settings) for settings in (None, SETTINGS)]
 
 
-def shares(found: dict[int, list[dict[str, float]]]) -> dict[str, float]:
-    """Return the bridge's share of Dask's instructions in a second, by the cluster's size."""
+def shares(found: dict[int, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return shares of Dask's instructions in a second, by the size of the cluster.
+
+    Of the bridge with its hand-overs, and of the peers.
+    """
     sizes = {}
     for workers, (bare, bridged) in found.items():
         for spans, what in [*((n, f"{n} spans") for n in SPANS), (SPANS[-1], "later")]:
-            whole = bridged[what] + bridged[f"hand-over, {spans} spans"] / HAND_OVER
+            between = {
+                name: (bare | bridged)[f"{name}, {spans} spans"] / seconds / bare[what]
+                for name, seconds in EVERY.items()
+            }
+            bridge = bridged[what] / bare[what] - 1 + between.pop("hand-over")
             name = f"{workers:,} and {spans:,}" + (" later" if what == "later" else "")
-            sizes[name] = whole / bare[what] - 1
+            sizes[name] = {"bridge": bridge, **between}
     return sizes
 
 
@@ -163,9 +182,10 @@ def run(quick: bool) -> list[Row]:
             more = {"PYTHONHASHSEED": "0"}
             counts[workers] = run_apart(_both, folder, workers, more=more, within=within)
     found = shares(counts)
-    first, *_ = found.values()
-    growth = max(found.values()) / first
-    each = ", ".join(f"{size} {share:.1%}" for size, share in found.items())
+    bridge = {size: one["bridge"] for size, one in found.items()}
+    first, *_, last = found.values()
+    growth = max(bridge.values()) / first["bridge"]
+    each = ", ".join(f"{size} {share:.1%}" for size, share in bridge.items())
     return [
         Row(
             "14",
@@ -174,5 +194,16 @@ def run(quick: bool) -> list[Row]:
             f"{growth:.2f} ({each})",
             verdict(growth <= LIMIT),
             {"counts": counts, "shares": found},
-        )
+        ),
+        *(
+            Row(
+                "14",
+                f"peer: {peer}, each {seconds} s, with the smallest and the largest",
+                "",
+                f"{first[peer]:.1%} and {last[peer]:.1%}",
+                "peer",
+            )
+            for peer, seconds in EVERY.items()
+            if peer in first
+        ),
     ]
