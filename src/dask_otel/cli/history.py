@@ -35,7 +35,7 @@ its files, or into ~/.cache/dask-otel, so that the files are read only once.
 
 For each name, it says when its runs became slower or faster, and whether the last one is
 unusual. With --check, the exit code says whether the last run is a regression, and replays of
-recorded graphs say what it is made of.
+recorded graphs divide it into more work, slower functions, and another cluster.
 """,
     epilog="""\
 exit codes: 0 the runs are listed, 1 there are no runs, the page can't be written, or the last run
