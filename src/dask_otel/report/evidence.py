@@ -107,10 +107,10 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     final = [one for one in errors if not one.repeated]
     again = grouped((one for one in errors if one.repeated), lambda one: one.span)
     events = grouped(session.logs, lambda log: log.name)
-    removed = [
-        log
+    deaths = [
+        (log, interrupted)
         for log in events.get(semconv.WORKER_REMOVED, ())
-        if is_death(log) or _interrupted(log, roots)
+        if (interrupted := _interrupted(log, roots)) or is_death(log)
     ]
     terminated = dict.fromkeys(map(_worker, events.get(semconv.WORKER_TERMINATED, ())))
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
@@ -134,7 +134,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for (_, before), (after, _) in pairwise(times)
             if bisect_left(gone, before) == bisect_right(gone, after)
         )
-    missing, paused = [*_missing(session, known, removed)], [*_pauses(session)]
+    missing = [*_missing(session, known, [log for log, _ in deaths])]
+    paused = [*_pauses(session)]
     pauses = joined(times for _, times in paused)
     lasted = summed({name: until - since} for name, (since, until) in paused)
     least = _PAUSED * max(lasted.values(), default=0)
@@ -142,7 +143,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
-    if not removed and lost > _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
+    if not deaths and lost > _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
         unreported = words.seconds(lost)
         gaps.append(f"{unreported} thread-time that workers did not report before they left")
     return Facts(
@@ -159,7 +160,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         failed=_failed(session, final),
         exceptions=_exceptions(final),
         causes={span: [one.what for one in same] for span, same in again.items()},
-        deaths=[_death(log, _interrupted(log, roots)) for log in removed],
+        deaths=[_death(log, interrupted) for log, interrupted in deaths],
         terminated=[*terminated],
         pauses=[name for name, took in lasted.items() if took >= least],
         open=[span.full_name for span in spans if span.unfinished],

@@ -140,6 +140,7 @@ class TaskContextPlugin(WorkerPlugin):
             injection.add()
             self._undo.callback(injection.remove)
         if self.profiles is not None:
+            # Only here: other workers need not import it.
             from dask_otel.worker.sampling import Sampler
 
             sampler = Sampler(worker, self.profiles)
