@@ -485,7 +485,8 @@ def test_at_the_end_a_server_is_asked_again_after_its_pause() -> None:
         eventually(lambda: pump.closed)
     assert spans.exported == [1]
     assert metrics.value(EXPORTED, "traces") == 1
-    assert min(b - a for a, b in itertools.pairwise(spans.times)) >= pause
+    # The first request may come before the close, which asks every server at once.
+    assert min(b - a for a, b in itertools.pairwise(spans.times[1:])) >= pause
 
 
 def test_without_sinks_everything_is_taken_and_closed() -> None:
