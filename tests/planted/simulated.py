@@ -374,6 +374,20 @@ def worker_killed(client: Any, cluster: Any) -> Any:
     return [*parts, task(client, "total", 1.0, *parts)]
 
 
+@plant(
+    "lost",
+    workers=4,
+    never=("uneven",),
+    least=59.9,
+    most=60.1,
+    span="train",
+    events={10.0: kill("w1")},
+)
+def killed_early_under_long_tasks(client: Any, cluster: Any) -> Any:
+    """A worker is killed after 10 of 60 s; its tasks wait for threads, and begin again."""
+    return tasks(client, "fit", [60.0] * 8)
+
+
 @plant("threads", never=("lost", "repeated", "failed"))
 def worker_retired_in_order(client: Any, cluster: Any) -> None:
     """One of two workers is retired early; its results are copied first, and no task is lost."""

@@ -698,7 +698,7 @@ SAID: list[tuple[Facts, str]] = [
         (CASES[name][0], f"|{title}")
         for name, title in [
             ("held", "train waited 7.74 s of 9.00 s for threads that alice held"),
-            ("lost", "train lost 3.53 s of 11.0 s because worker w2 died"),
+            ("lost", "train lost 3.21 s of 11.0 s because worker w2 died"),
             ("lost", "It was killed. Suspected: fit-3.|"),
             (
                 "skew",

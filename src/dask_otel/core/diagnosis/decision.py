@@ -573,22 +573,30 @@ class _Case:
         # Dask forgets the tasks of a client that restarts the cluster, and repeats none of them.
         cut = root.unreported if restarted and root.cancelled else 0.0
         if self.deaths and (lost or cut or (root.missing and not restarted)):
+            # Without them, the rest of the work takes as long on the threads that were there before.
+            threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
+            runs = root.tasks + root.retries.get("recomputed", 0.0) * root.shorter
+            work = _spent(root.activities, "cpu") / threads * root.tasks / (runs or 1.0)
+            most = (root.seconds or inf) - max(root.longest, work) * (not root.parts["inner"])
             # What its tasks waited for on workers that died, and for others. Results that are
             # computed again take all of their time, unless that of the first run is in it, too.
             for link in self.span.links:
-                waits = ("uneven", "no_worker") * ("repeated" in link.parts or link.again)
                 first = link.parts.get("repeated", 0.0) >= link.parts.get("compute", 0.0)
+                waits = ("uneven", "no_worker") * ("repeated" in link.parts or link.again)
                 anew = ("no_thread", "compute") * (link.again and not first)
+                # A run that begins again had a thread before.
+                anew += ("no_thread",) * ("repeated" in link.parts and not link.again)
                 for part in (*waits, *anew):
                     own = "own" if part == "no_thread" else part
-                    again += self._take(link.parts.get(part, 0.0), own)
-            # The same work again, and less of it at a time: on the threads that were there before.
-            threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
+                    again += self._take(min(link.parts.get(part, 0.0), most - again), own)
+            # The same work again, and less of it at a time.
             repeated = max(cut, lost * root.busy / (root.tasks + lost or 1.0) * root.shorter)
             cost = repeated / threads * self.share
-            again += self._take(cost - again, "own", "compute")
+            again += self._take(min(cost, most) - again, "own", "compute")
             cost += root.missing / threads * self.share
-            again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
+            again += self._take(
+                min(self.span.missing, cost - again, most - again), "no_worker", "own"
+            )
             # While others are idle, tasks wait behind such runs on one worker: for no longer than
             # its threads have these.
             waited = sum(
