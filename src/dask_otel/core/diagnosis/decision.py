@@ -573,7 +573,7 @@ class _Case:
         # Dask forgets the tasks of a client that restarts the cluster, and repeats none of them.
         cut = root.unreported if restarted and root.cancelled else 0.0
         if self.deaths and (lost or cut or (root.missing and not restarted)):
-            # Without them, the rest of the work takes as long on the threads that were there before.
+            # Without them, the rest of the work takes as long on all threads that there were.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
             runs = root.tasks + root.retries.get("recomputed", 0.0) * root.shorter
             work = _spent(root.activities, "cpu") / threads * root.tasks / (runs or 1.0)
