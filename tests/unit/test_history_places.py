@@ -127,30 +127,22 @@ def test_it_serves_the_list_and_reports_on_demand(port, folder):
     assert get(port, "/")[1].count(">open</a>") == 3
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../../../../etc/passwd", "/etc/passwd", "//etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
-        "/..%2f..%2fetc%2fpasswd", "/file:///etc/passwd", "/?path=/etc/passwd", "/nightly",
-    ],
-)  # fmt: skip
-def test_no_path_of_a_request_is_opened(port, path, monkeypatch):
+def test_no_path_of_a_request_is_opened(port, monkeypatch):
     assert get(port, "/")[0] == 200
     monkeypatch.setattr("dask_otel.cli.serve.read_report", None)
-    status, page = get(port, path)
-    assert (status, "root:" in page, unquote(path) in page) == (404, False, False)
+    for path in (
+        *("/../../../../etc/passwd", "/etc/passwd", "//etc/passwd", "/%2e%2e/%2e%2e/etc/passwd"),
+        *("/..%2f..%2fetc%2fpasswd", "/file:///etc/passwd", "/?path=/etc/passwd", "/nightly"),
+    ):
+        status, page = get(port, path)
+        assert (status, "root:" in page, unquote(path) in page) == (404, False, False), path
 
 
-@pytest.mark.parametrize(
-    ("method", "host", "status"),
-    [
-        ("GET", "evil.example", 403),
-        ("GET", "localhost", 200),
-        *((method, "localhost", 501) for method in ("POST", "PUT", "DELETE")),
-    ],
-)
-def test_other_names_of_the_machine_and_other_methods_are_refused(port, method, host, status):
-    assert get(port, "/", method, Host=f"{host}:{port}")[0] == status
+def test_other_names_of_the_machine_and_other_methods_are_refused(port):
+    asked = [("GET", "evil.example"), ("GET", "localhost")]
+    asked += [(method, "localhost") for method in ("POST", "PUT", "DELETE")]
+    found = [get(port, "/", method, Host=f"{host}:{port}")[0] for method, host in asked]
+    assert found == [403, 200, 501, 501, 501]
 
 
 def test_ctrl_c_ends_it(folder):
