@@ -172,4 +172,4 @@ def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None
 
 def test_a_long_text_takes_no_time_to_mask() -> None:
     """From each character on, an address was looked for: it took for ever."""
-    assert Mask()("x" * 3_000_000) == "x" * 3_000_000
+    assert Mask()("x" * 1_000_000) == "x" * 1_000_000
