@@ -20,6 +20,7 @@ import pytest
 from dask_otel.cli.spool_view import listing
 from dask_otel.spool import lock
 from dask_otel.spool.store import _TABLES, SpoolError
+from tests.environment import REPOSITORY
 from tests.unit.spools import (
     OTLP,
     body,
@@ -429,15 +430,14 @@ def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
 
 # ------------------------------------------------------------------------ disk trouble
 
-_BEGIN = """
-import os, sys
+#: A process whose files may not grow for a while, and which forks.
+_PROGRAM = """
+import os, resource, sys
 from pathlib import Path
 from tests.unit.spools import *
+
 path = Path(sys.argv[1])
-store = opened(path)
-"""
-_CONFINED = """
-resource, written, failed = __import__("resource"), [], 0
+store, written, failed = opened(path), [], 0
 rows = spans(*range(1, 101), text="x" * 1000)
 store.write(rows, alive_ns=2)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -460,18 +460,13 @@ store.close(clean=False)
 store = opened(path, "b")
 assert numbers(store) == [100, *written, 1000]
 assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-print("done", flush=True)
-"""
-
-
-_FORKER = """
-store.write(spans(1), alive_ns=20)
+store.write(spans(1), settled=ids(store), alive_ns=20)
 store._connection.execute("BEGIN IMMEDIATE")
 store._connection.execute("PRAGMA user_version = 2")
 for number in range(1000, 3000):
     # More than SQLite keeps in memory: some of it is in the file already.
     row = (number, "x" * 4000)
-    statement = "INSERT INTO rows (id, run, sink, body) VALUES (?, 1, 'otlp', ?)"
+    statement = "INSERT INTO rows (id, run, sink, body) VALUES (?, 2, 'otlp', ?)"
     store._connection.execute(statement, row)
 child = os.fork()
 if child == 0:
@@ -494,22 +489,18 @@ os.kill(os.getpid(), 9)
 """
 
 
-def process(path: Path, program: str) -> Any:
-    """Start a process that has a spool open; it ends with its input at the latest."""
-    begun: Any = subprocess.Popen(
-        [sys.executable, "-c", _BEGIN + program, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-        text=True,
-    )
-    assert begun.stdout.readline() == "done\n"
-    return begun
-
-
-def test_on_a_full_disk_nothing_is_lost_and_sent_rows_are_removed(path: Path) -> None:
-    with process(path, _CONFINED) as confined:
-        assert ended(confined) == 0
+def test_a_full_disk_loses_nothing_and_forked_children_do_no_harm_and_hold_nothing_up(
+    path: Path,
+) -> None:
+    """The child that is left ends with its input."""
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", _PROGRAM, str(path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, text=True, **pipes) as forker:
+        assert forker.stdout.readline() == "done\n"
+        assert ended(forker) == -signal.SIGKILL
+        with closing_clean(opened(path)) as store:
+            assert numbers(store) == [1, 2]
+            assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_a_broken_disk_is_an_oserror_and_changes_nothing(path: Path) -> None:
@@ -532,17 +523,6 @@ def test_a_file_that_was_removed_is_an_oserror(path: Path) -> None:
             store.write(spans(2), alive_ns=2)
     store.close(clean=True)
     assert path.read_text() == "somebody's"
-
-
-# ----------------------------------------------------------------- one at a time, and kills
-
-
-def test_forked_children_do_no_harm_and_hold_nothing_up(path: Path) -> None:
-    with process(path, _FORKER) as forker:
-        assert ended(forker) == -signal.SIGKILL
-        with closing_clean(opened(path)) as store:
-            assert numbers(store) == [1, 2]
-            assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_a_lock_that_cannot_be_had_leaves_no_open_file(
