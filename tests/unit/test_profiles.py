@@ -817,15 +817,6 @@ assert names.count("run") == 62
 """
 
 
-def test_a_worker_without_profiles_has_nothing_of_them() -> None:
-    program = """
-import sys
-import dask_otel.worker.plugin
-assert not [name for name in sys.modules if "profiles" in name or "sampling" in name]
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
 #: A task may fork meanwhile.
 FORKS = """
 import gc, os, threading
