@@ -137,8 +137,7 @@ ROOMY = make_series_limits(retire_after_ns=900 * S)
 TIGHT = make_series_limits(retire_after_ns=900 * S, max_names=3, max_series=6)
 
 
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@given(rounds=ROUNDS)
+@given(temporality=st.sampled_from(["cumulative", "delta"]), rounds=ROUNDS)
 def test_totals_reconcile_key_by_key_and_beyond_the_caps_by_metric(temporality, rounds):
     for limits in (ROOMY, TIGHT):
         receiver = Receiver()
