@@ -106,13 +106,6 @@ def test_what_a_change_is_made_of_closes(found: dict[str, Any]) -> None:
         assert sums == pytest.approx((whole, whole), abs=1e-9)
 
 
-def test_ci_fails_for_a_slower_function_alone(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    codes = {name: main(["history", str(folder), "--check", name]) for name in WORK}
-    assert codes == {"equal": 0, "slowed": 1, "doubled": 0, "noisy": 0}
-
-
 def test_the_page_has_small_multiples_with_the_last_run_marked(
     folder: Path, tmp_path: Path, found: dict[str, Any]
 ) -> None:
