@@ -11,14 +11,8 @@ from dask_otel.report.document import read_report
 from dask_otel.whatif.graph import read_graphs
 from tests.planted import means, processes, simulated, unseen
 from tests.planted.case import Case
-from tests.simulated.bridged import Bridged
+from tests.simulated.bridged import AS_USERS, Bridged
 
-#: As for a user: the receiver of `Bridged` gets all more often by default.
-VARIABLES = {
-    "OTEL_METRIC_EXPORT_INTERVAL": "10000",
-    "OTEL_BSP_SCHEDULE_DELAY": "5000",
-    "OTEL_BLRP_SCHEDULE_DELAY": "1000",
-}
 CASES = {**simulated.SEEN, **processes.SEEN}
 UNSEEN = {**unseen.UNSEEN}
 #: Kinds whose cures leave the tasks and the threads as they are.
@@ -76,7 +70,7 @@ def record(case: Case, folder: Path) -> None:
 def simulate(case: Case, folder: Path) -> None:
     """Run it in simulated time; the exports must agree with Dask's own numbers."""
     b = Bridged(
-        otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
+        otel={"files": {"path": str(folder)}, "environment": AS_USERS, "spans": {"linger": "2s"}},
         workers=case.workers,
         threads=case.threads,
         # Blocked event loops are diagnosed.

@@ -28,6 +28,13 @@ from tests.waiting import eventually
 
 T = TypeVar("T")
 
+#: Intervals of exports as a user has them; by default the receiver gets all more often.
+AS_USERS = {
+    "OTEL_METRIC_EXPORT_INTERVAL": "10000",
+    "OTEL_BSP_SCHEDULE_DELAY": "5000",
+    "OTEL_BLRP_SCHEDULE_DELAY": "1000",
+}
+
 
 class Bridged:
     """A cluster with the bridge, its client, and what was received.

@@ -12,7 +12,7 @@ from distributed import Client, wait
 
 import dask_otel
 from dask_otel.whatif.graph import Graph, read_graphs
-from tests.simulated.bridged import Bridged
+from tests.simulated.bridged import AS_USERS, Bridged
 from tests.simulated.tasks import nap
 
 #: Of a run, unless it says otherwise.
@@ -57,7 +57,13 @@ def recorded(
 
     What happened `before` that is no part of it.
     """
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0, config=config)
+    b = Bridged(
+        otel={"environment": AS_USERS},
+        begins=False,
+        unreconciled="its bridge ends before",
+        workers=0,
+        config=config,
+    )
 
     def program() -> None:
         dask_otel.register(b.client, {"files": {"path": str(folder)}})
