@@ -46,6 +46,24 @@ NAMES = [
 ]
 
 
+#: The command, with replays that answer at once: `tests/whatif` has real ones, which take seconds.
+DEMO = """
+from dask_otel.cli import main
+from dask_otel.whatif import running
+
+def answers(asked, until):
+    graph, changes, orders = asked
+    took = graph.stop - graph.start
+    for number, change in enumerate(changes):
+        result = {"name": change.name, "seconds": took, "thread_hours": 1.0, "idle": 0.5}
+        result["threads"] = sum(change.workers or (number,))
+        yield {"done": number, "total": len(changes), "first": took, "result": result}
+
+running._answers = answers
+main()
+"""
+
+
 @pytest.fixture
 def showcase():
     """Return the demo's module, which imports its libraries."""
@@ -67,8 +85,7 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path):
             # The package under test, also from a checkout that is not installed.
             "PYTHONPATH": os.pathsep.join(os.path.abspath(part) for part in sys.path if part),
         }  # fmt: skip
-        options = ("-m", "dask_otel", "demo", "--quick", "--output", "out")
-        done = run(*options, within=tmp_path, **variables)
+        done = run("-c", DEMO, "demo", "--quick", "--output", "out", within=tmp_path, **variables)
         assert f"The telemetry goes to {server.endpoint} (OTLP over HTTP), too." in done.stdout
         assert server.last(semconv.SPAN_EXECUTE_TIME.name)
         reasons = [one.attributes.get(semconv.WORKER_REMOVAL_REASON) for one in server.logs]

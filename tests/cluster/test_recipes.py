@@ -1,4 +1,4 @@
-"""The scripts of deploy/ and examples/ do what they say, run as they are.
+"""The scripts of deploy/ and examples/ do what they say, run as they are, in this process.
 
 SLURM and SSH are stand-ins that run what they get at once, on this machine; a command that comes by
 SSH has none of the caller's variables. Coiled needs an account: `tests/contract` checks what can be
@@ -8,18 +8,25 @@ checked of that.
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
+import runpy
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import dask
 import pytest
 
 from dask_otel import read_report
-from tests import environment
 from tests.receiver import receiver
 
 pytestmark = [
@@ -48,41 +55,49 @@ SCANCEL = """\
 import os, signal, sys
 os.killpg(int(sys.argv[1]), signal.SIGTERM)
 """
-#: The part of asyncssh that Dask's SSHCluster uses.
-SSH = """
-import asyncio, os
-from types import SimpleNamespace
 
-class Process:
-    def __init__(self, process):
-        self.stderr = SimpleNamespace(readline=self.readline)
-        self.process, self.kill, self.terminate = process, process.kill, process.terminate
-        self.wait = process.wait
-    async def readline(self):
-        return (await self.process.stderr.readline()).decode()
 
-class Connection:
-    def close(self):
+class Ssh:
+    """The part of asyncssh that Dask's SSHCluster uses: the module, and a connection."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    async def connect(self, address: str, **options: Any) -> Ssh:
+        return self
+
+    def close(self) -> None:
         pass
-    async def run(self, command):
+
+    async def run(self, command: str) -> Any:
         return SimpleNamespace(exit_status=0, stdout="Linux")
-    async def create_process(self, command):
+
+    async def create_process(self, command: str) -> Any:
         # A login has a shell, and no variable of the one who calls.
-        return Process(await asyncio.create_subprocess_exec(
-            "sh", "-c", f"exec {command}", env={"PATH": os.environ["PATH"]},
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        ))
+        process = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"], env={"PATH": os.environ["PATH"]},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.processes.append(process)
+        assert process.stderr is not None
+        said = SimpleNamespace(readline=partial(asyncio.to_thread, process.stderr.readline))
+        return SimpleNamespace(stderr=said, kill=process.kill)
 
-async def connect(address, **options):
-    return Connection()
-"""
 
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a recipe as a person does, in this process, which has Dask; return what it says."""
 
-def run(script: Path, *arguments: str, **variables: str) -> str:
-    """Run a recipe as a person does, and return what it says."""
-    # A busy machine may take longer for the last export than the default.
-    variables = {"DASK_OTEL__CLOSE_TIMEOUT": "60s", **variables}
-    return environment.run(str(script), *arguments, **variables).stdout
+    def run(script: Path, *arguments: str, **config: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        # What it configures is gone afterwards. A busy machine may take longer for the last export
+        # than the default.
+        own = {"distributed": deepcopy(dask.config.get("distributed")), "otel": {}}
+        with dask.config.set(own), dask.config.set(otel__close_timeout="60s", **config):
+            runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @contextmanager
@@ -103,7 +118,11 @@ def slurm(folder: Path) -> Iterator[str]:
                 os.killpg(int(job), signal.SIGKILL)
 
 
-def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path) -> None:
+# One process of the tests starts the server that forks workers.
+@pytest.mark.xdist_group("processes")
+def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(
+    tmp_path: Path, run: Callable[..., str]
+) -> None:
     telemetry = tmp_path / "telemetry"
     said = run(EXAMPLES / "local_cluster.py", str(telemetry)).splitlines()
     total = sum(n * (n - 1) // 2 for n in range(0, 800_000, 100_000))
@@ -139,33 +158,37 @@ def test_the_cells_of_the_notebooks_run_in_their_order(
 
 
 @pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason=NEEDS)
-def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
+def test_a_batch_system_leaves_files(
+    tmp_path: Path, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     telemetry = tmp_path / "telemetry"
+    # The job's one worker shares no import.
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "spawn")
     with slurm(tmp_path) as path:
-        said = run(
-            DEPLOY / "jobqueue" / "slurm_cluster.py",
-            str(telemetry),
-            PATH=path,
-            DASK_JOBQUEUE__SLURM__INTERFACE="lo",
-        )
+        monkeypatch.setenv("PATH", path)
+        script = DEPLOY / "jobqueue" / "slurm_cluster.py"
+        said = run(script, str(telemetry), jobqueue__slurm__interface="lo")
     assert said == "6\n", (tmp_path / "job.log").read_text(encoding="utf-8")
     (left,) = read_report(telemetry).runs
     assert {"nightly", "sum tasks"} <= {one.name for one in left.spans}
     assert "dask.span.duration" in left.metrics.series
 
 
-def test_machines_that_one_can_log_in_to(tmp_path: Path) -> None:
-    (tmp_path / "asyncssh.py").write_text(SSH, encoding="utf-8")
+def test_machines_that_one_can_log_in_to(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = Ssh()
+    monkeypatch.setitem(sys.modules, "asyncssh", ssh)
     with receiver() as received:
-        said = run(
-            DEPLOY / "ssh" / "ssh_cluster.py",
-            "head",
-            "node",
-            PYTHONPATH=str(tmp_path),
-            OTEL_EXPORTER_OTLP_ENDPOINT=received.endpoint,
-        )
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.endpoint)
+        script = DEPLOY / "ssh" / "ssh_cluster.py"
+        # The node's one worker shares no import.
+        method = "spawn"
+        said = run(script, "head", "node", distributed__worker__multiprocessing_method=method)
         assert said == "6\n"
         # All of it is there when the script has ended: nothing is waited for.
         assert {"nightly", "sum tasks"} <= {one.name for one in received.spans}
         assert {one.resource["dask.cluster.name"] for one in received.spans} == {"ssh"}
         assert any(one.metric == "dask.span.duration" for one in received.points)
+    for process in ssh.processes:
+        process.communicate()
