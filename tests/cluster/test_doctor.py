@@ -73,10 +73,11 @@ def _process(document: Any) -> Any:
     return document["facts"]["process"]
 
 
+@pytest.mark.xdist_group("forked")
 def test_a_scheduler_without_the_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with cluster(tmp_path) as made:
+    with cluster(tmp_path, forked=True) as made:
         made.start_scheduler("--preload", WITHOUT)
         code, document = doctor(capsys, made)
     found = {c for c, f in by_check(document).items() if f["level"] == "problem"}

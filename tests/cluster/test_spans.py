@@ -17,7 +17,8 @@ from tests.cluster.conftest import Start
 from tests.cluster.truth import own_values, tree
 from tests.simulated.test_spans import assert_types
 
-pytestmark = pytest.mark.cluster
+# One process of the tests imports dataframes, as for the demo.
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("demo")]
 
 
 # Dask warns that dataframes ignore annotations, and yet their spans work.

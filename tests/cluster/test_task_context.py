@@ -20,6 +20,7 @@ import dask_otel
 from dask_otel.core import identity
 from tests.cluster import tasks
 from tests.cluster.processes import cluster
+from tests.cluster.test_doctor import WITHOUT
 from tests.environment import run
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
@@ -53,26 +54,12 @@ print(found)
 """
 
 
-def blocked(folder: Path) -> dict[str, str]:
-    """Return the environment of a worker on which the package can't be imported."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Blocked:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'dask_otel':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Blocked())\n"
-    )
-    return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-
-
 def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None:
     """One worker comes later, and has the preload by its nanny; on one the package is missing."""
     with receiver() as received, cluster(tmp_path, forked=True) as processes:
         scheduler = processes.start_scheduler(env={"DASK_OTEL__SPANS__LINGER": "100ms"})
         processes.start_worker("plain")
-        without = processes.start_worker("without", env=blocked(tmp_path / "without"))
+        without = processes.start_worker("without", "--preload", WITHOUT)
         with Client(processes.address) as client:
             client.wait_for_workers(2)
 
@@ -84,7 +71,11 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
             assert by_name(tasks.plugins) == {"plain": [], "without": []}
             config = {"environment": received.environ, "logs": {"inject": True}}
             assert dask_otel.register(client, config) == "started"
-            nanny = processes.start_worker("nannied", "--preload-nanny", "dask_otel", nanny=True)
+            # Its one worker shares no import.
+            spawn = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}
+            nanny = processes.start_worker(
+                "nannied", "--preload-nanny", "dask_otel", nanny=True, env=spawn
+            )
             there = {"plain": BROUGHT, "without": NOTHING, "nannied": sorted(BROUGHT + PRELOADED)}
             eventually(lambda: by_name(tasks.plugins) == there)
             # It says what it does, and by whose wish.
