@@ -32,6 +32,8 @@ from tests.receiver import receiver
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.unreconciled("about recipes; what they export is what any bridge does"),
+    # The dashboard's may be somebody's.
+    pytest.mark.filterwarnings("ignore:Port"),
 ]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
