@@ -1,4 +1,4 @@
-"""Processes of ``dask scheduler`` and ``dask worker`` whose libraries are imported already.
+"""Processes of Dask's commands, and of scripts, whose libraries are imported already.
 
 They come from the fork server that workers of a LocalCluster come from, too; tests that start them
 share it (`pytest.mark.xdist_group`). It imports nothing of ours: what a process imports of the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing.context
 import os
+import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -35,7 +36,7 @@ LIBRARIES = (
 
 
 class Forked(multiprocessing.context.ForkServerProcess):
-    """What is used of a ``subprocess.Popen``, of ``python -m MODULE ARGS``."""
+    """What is used of a ``subprocess.Popen``, of ``python SCRIPT ARGS`` or ``-m MODULE ARGS``."""
 
     def __init__(self, log: str, module: str, args: Sequence[str], env: Mapping[str, str]) -> None:
         super().__init__(target=_become, args=(log, module, args, dict(env)))
@@ -63,6 +64,9 @@ def _become(log: str, module: str, args: Sequence[str], env: Mapping[str, str]) 
     dask.config.refresh()
     sys.argv = [module, *args]
     try:
-        import_module(module).main()
+        if module.endswith(".py"):
+            runpy.run_path(module, run_name="__main__")
+        else:
+            import_module(module).main()
     finally:
         atexit._run_exitfuncs()

@@ -153,6 +153,14 @@ class Cluster:
         return process
 
 
+def ran(script: Path, *args: str, folder: Path, **variables: str) -> str:
+    """Run a script in a process of its own, which must end well; return what it has written."""
+    log = folder / "script.log"
+    process = Forked(str(log), str(script), args, inherited(**variables))
+    assert ended(process) == 0, log.read_text()
+    return log.read_text()
+
+
 @contextmanager
 def cluster(folder: Path, forked: bool = False) -> Iterator[Cluster]:
     """Give a cluster to build up; whatever it started is ended, whatever happens.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.processes import ran
 from tests.cluster.truth import tree
 from tests.environment import run
 from tests.receiver import Receiver, receiver
@@ -38,11 +40,12 @@ def one_trace(received: Receiver, trace_id: int) -> bool:
     return bool(tenant == "acme")
 
 
-def test_a_request_its_dask_spans_and_calls_inside_tasks() -> None:
+@pytest.mark.xdist_group("forked")
+def test_a_request_its_dask_spans_and_calls_inside_tasks(tmp_path: Path) -> None:
     with receiver() as received:
-        ran = run(str(EXAMPLE), **received.environ, **QUICK, OTEL_BSP_SCHEDULE_DELAY="100")
-        total, trace_id = ran.stdout.split(" in trace ")
-        assert int(total) == 60
+        variables = {**received.environ, **QUICK, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        said = ran(EXAMPLE, folder=tmp_path, **variables)
+        (trace_id,) = re.findall(r"^60 in trace (\w+)$", said, re.MULTILINE)
         eventually(lambda: one_trace(received, int(trace_id, 16)), what="all of the trace")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests import environment
 from tests.cluster.conftest import Bridged, Start
+from tests.cluster.processes import ran
 from tests.foreign import WAITING, install
 from tests.receiver import receiver
 
@@ -36,6 +35,7 @@ def variables():
 
 if __name__ == "__main__":
     folder, endpoint = Path(sys.argv[1]), sys.argv[2]
+    sys.path.insert(0, str(folder))
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
@@ -58,26 +58,23 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.xdist_group("forked")
 def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path) -> None:
     """Workers that begin meanwhile get none of the bridge's variables; and the script ends."""
     install(tmp_path, "waiting", DETECTOR, {"resource_detector": "waits = waiting:Detector"})
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with receiver("grpc") as received:
-        arguments = (str(script), str(tmp_path), received.endpoint)
-        done = environment.run(
-            *arguments,
-            PYTHONPATH=str(tmp_path),
-            # As by default: its one worker shares no import.
-            DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="spawn",
-        )
-        assert received.spans, done.stderr
+        # As by default: its one worker shares no import.
+        method = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}
+        written = ran(script, str(tmp_path), received.endpoint, folder=tmp_path, **method)
+        assert received.spans, written
         assert (received.spans[0].resource["service.name"], received.requests[0][2]["x-key"]) == (
             "dask-scheduler",
             "geheim",
         )
-    assert json.loads(done.stdout) == [{}, {}]
-    (said,) = [line for line in done.stderr.splitlines() if "resource detectors" in line]
+    assert "[{}, {}]" in written.splitlines()
+    (said,) = [line for line in written.splitlines() if "resource detectors" in line]
     assert "waits" in said
     assert "geheim" not in (tmp_path / "entered").read_text()
 
