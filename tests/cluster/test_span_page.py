@@ -243,6 +243,7 @@ def headlines(page: str) -> list[str]:
     return [unescape(re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)[4]) for row in rows]
 
 
+@pytest.mark.xdist_group("page")
 def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
