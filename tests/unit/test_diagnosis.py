@@ -91,7 +91,7 @@ DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "missing": 10.0}
 SLOW = SlowWorkers(["w2"], "f", 8, 4.0, 1.0)
 PAUSED = {"root": {"paused": 4.0}, "span": {"paused": 4.0}}
-HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
+HELD = {"elsewhere": 30.0, "holders": {"alice": 28.0, "carol": 2.0}}
 FLAKY = {"train": ["OSError: 503"], "parse": ["ValueError: a bad row"]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
@@ -226,7 +226,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["held"],
     ),
     "held": (run(work={"thread-cpu": 1.0}, idle=0.0, root=HELD, **BUSY), ["held"]),
-    "hardly held": (run(root={"elsewhere": 1.0, "holders": [("alice", 1.0)]}, **BUSY), ["threads"]),
+    "hardly held": (run(root={"elsewhere": 1.0, "holders": {"alice": 1.0}}, **BUSY), ["threads"]),
     # All threads had tasks, and these did not compute: more threads do not help.
     "imports, many tasks": (
         run(work={"thread-cpu": 4.0}, idle=32.0, span={"queue": 6.0}, **BUSY),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dask_otel.core.diagnosis.facts import Facts
+from dask_otel.report import evidence
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.findings import failures, workers
+from dask_otel.report.telemetry.model import Block
 from tests.unit.report_files import (
     SECOND,
     attributes,
@@ -384,6 +387,35 @@ def test_a_fact_is_what_the_telemetry_says(
 ) -> None:
     run = run_of(*requests)
     assert fact(facts_of(run, failures(run), workers(run))) == value
+
+
+def test_a_block_among_many_trees_is_compared_with_each_of_them_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not they with each other: thousands would take minutes."""
+    compared = list[object]()
+    whole = evidence._computed
+    monkeypatch.setattr(evidence, "_computed", lambda *of: compared.append(of) or whole(*of))
+    busy = {"dask.span.elsewhere.time": 40.0}
+    for many in (10, 20):
+        compared.clear()
+        names = [f"tree-{number}" for number in range(many)]
+        run = run_of(
+            traces(
+                *(root(one, name, {"no_thread": 8.0}, **busy) for one, name in enumerate(names, 1))
+            ),
+            traces(
+                *(group(99 + one, one, "f", 4, 4.0, of=name) for one, name in enumerate(names, 1))
+            ),
+        )
+        own = frozenset(one.key for one in run.spans if one.text("dask.span.id") == "id-4")
+        facts = facts_of(replace(run, block=Block("tree-3", "id-4"), own=own), [], [])
+        assert len(compared) == 2 * many - 1
+        # What others took from the block, and it from them, is as it was.
+        alone = facts_of(run, [], []).roots
+        assert facts.roots["tree-3"].holders == alone["tree-3"].holders
+        back = [one.holders.get("tree-3") for one in facts.roots.values()]
+        assert back == [one.holders.get("tree-3") for one in alone.values()]
 
 
 def test_the_json_has_what_the_text_and_the_page_say() -> None:

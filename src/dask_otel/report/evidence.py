@@ -211,14 +211,15 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     block = session.block
     if block is None:
         return diagnose(facts)
-    # Dask may have booked its work on another span.
-    found = [one for one in diagnose(facts) if one.kind == "merged"] or [_NO_WORK]
     if block.name in facts.roots:
         final = [one for one in errors if not one.repeated]
         own = _of_root(facts, block.name)
         own.before_first = facts.before_first
         own.failed, own.exceptions = sum(one.count for one in final), _exceptions(final)
         found = diagnose(own)
+    else:
+        # Dask may have booked its work on another span.
+        found = [one for one in diagnose(facts) if one.kind == "merged"] or [_NO_WORK]
     if block.waits is not None:
         more = [one for one in found if one.kind not in ("open", "short")]
         found = [Diagnosis("open", block.name, 0.0, _NOT_DONE, *block.waits), *more]
@@ -452,6 +453,7 @@ def _roots(
     )
     # All metrics are of the block's time, also those of spans that are still open.
     about = () if session.block is None else session.of_type("span")
+    block = "" if session.block is None else session.block.name
     known = {one.full_name: _root_of(one) for one in about}
     by_span = session.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_NAME)
     executed = summed({known[label]: took} for label, took in by_span.items() if label in known)
@@ -463,9 +465,11 @@ def _roots(
         )
         if covered(times) < sum(one.end_ns - one.start_ns for one in found):
             elsewhere = max(0.0, elsewhere - _beside(groups.get(name, ()), found))
-        held = executed | {
-            other: _computed(groups[other], times) for other in groups if elsewhere > HELD * threads
-        }
+        # Of others, a block needs only what it took from them.
+        asked = groups.keys() | executed.keys() if block in ("", name) else {block}
+        held = {other: took for other, took in executed.items() if other in asked}
+        if elsewhere > HELD * threads:
+            held |= {one: _computed(same, times) for one, same in groups.items() if one in asked}
         activities, spent = summed(map(span_activities, own)), _grown(used, times)
         # Tasks of others that were cancelled go on, and hold threads until its first task begins.
         vain = spent.get((_CANCELLED,), 0.0) - activities.get(_CANCELLED, 0.0)
@@ -482,7 +486,7 @@ def _roots(
             activities,
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
-            holders=sorted(holders, key=lambda item: -item[1]),
+            holders=dict(sorted(holders, key=lambda item: -item[1])),
             times=[(one.start_ns, one.end_ns) for one in found],
             unreported=spent.get((LOST,), 0.0),
             retries={

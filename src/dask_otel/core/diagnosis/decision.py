@@ -823,15 +823,15 @@ class _Case:
         # same seconds would count twice.
         held, others = self.left["held"], list[str]()
         lost = both = 0.0
-        for name, took in root.holders:
+        for name, took in root.holders.items():
             its = roots.get(name, NOWHERE)
-            back = dict(its.holders).get(root.name, 0.0) * root.seconds / (its.seconds or inf)
+            back = its.holders.get(root.name, 0.0) * root.seconds / (its.seconds or inf)
             if took >= back:
                 others += [name] * (took > root.elsewhere / 4)
                 # What each has from the other is no loss of both; among many, that of one counts.
                 lost, both = lost + took - back, max(both, back)
         if root.holders:
-            whole = sum(took for _, took in root.holders)
+            whole = sum(root.holders.values())
             held *= (lost + both) * bool(others) / (whole or 1.0)
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
         self._say("held", held, others or "others", said if root.elsewhere else _NONE_BEGAN)

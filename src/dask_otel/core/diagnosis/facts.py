@@ -128,7 +128,7 @@ class RootFacts:
     idle: float | None = None
     elsewhere: float = 0.0
     #: The roots that computed meanwhile, with their thread-seconds, the most first.
-    holders: Sequence[tuple[str, float]] = ()
+    holders: Mapping[str, float] = field(default_factory=dict)
     #: Thread-seconds of tasks that no worker reported: it left before, or they still run.
     unreported: float = 0.0
     #: For how long a worker was paused.
