@@ -159,6 +159,20 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     headlines = {one["name"]: one["headline"] for one in found["ended"]}
     assert headlines["earlier"] == ""
     assert headlines["later"]
+    monkeypatch.undo()
+    # Without it, both have one: in turn, and for good after they can have changed.
+    monkeypatch.setattr(live_page, "ROOM", 1)
+    made, whole = [], live_page._report
+    monkeypatch.setattr(live_page, "_report", lambda *of: made.append(of[0]) or whole(*of))
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
+    looks = []
+    for _ in range(6):
+        pages._page(found)
+        looks.append([bool(one["headline"]) for one in found["ended"]])
+        found["time"] += 4.0
+    assert looks == [[True, False], *[[True, True]] * 5]
+    first, second = (one["id"] for one in found["ended"])
+    assert made == [first, second, first, second]
     # The first run leaves memory.
     recorder._most = later + 1000
     recorder.add("logs", b"")

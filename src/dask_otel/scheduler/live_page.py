@@ -10,6 +10,7 @@ import asyncio
 import time as clocks
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.web import HTTPError, RequestHandler
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 BESIDE: Final = 4.0
-#: Most bytes of rows that are read for headlines, since the beginning of each run: they take
-#: seconds. The headlines of other runs are left to their reports.
+#: Most bytes of rows that are read for the headline of a run, since its beginning: they take
+#: seconds. Other runs have theirs in the report alone.
 LARGE: Final = 2**22
+#: Bytes of such rows after which the other runs have their headlines at the next look.
+ROOM: Final = 2**19
 #: Seconds after a run's end in which its rows can still become more.
 _SETTLES: Final = 2 * RECORDED
 
@@ -58,9 +61,9 @@ class Pages:
         self._adapter, self._settled, self._recorder = adapter, settled, recorder
         self._live: str | None = None
         self._until = 0.0
-        #: By span and its end, as it may go on: the headline of its report, and until when it can
-        #: change; 0 if it can't.
-        self._headlines: dict[tuple[str, float], tuple[str, float]] = {}
+        #: By span and its end, as it may go on: the headline of its report (None before it is
+        #: made), and when to make it again, as it can change; infinite if it can't.
+        self._headlines: dict[tuple[str, float], tuple[str | None, float]] = {}
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
 
@@ -89,21 +92,29 @@ class Pages:
         return None if report is None else report.html()
 
     def _page(self, facts: dict[str, Any]) -> str:
-        """Add the headlines of runs that have ended, and return the page. In a thread."""
+        """Add the headlines of runs that have ended, and return the page. In a thread.
+
+        They come in turn, with one look after the other: first those of runs that have none.
+        """
         known, self._headlines = self._headlines, {}
-        now, room = facts["time"], LARGE
-        for one in facts["ended"]:
-            run = one["id"], one["ended"]
-            title, until = known.get(run, ("", now + _SETTLES))
-            if until:
+        now, room = facts["time"], ROOM
+        new: tuple[str | None, float] = None, now + _SETTLES
+        runs = [((one["id"], one["ended"]), one) for one in facts["ended"]]
+        for run, one in sorted(runs, key=lambda item: known.get(item[0], new)[0] is not None):
+            title, again = known.get(run, new)
+            if room > 0 and (title is None or now >= again):
                 rows, lost = self._recorder.since(one["start"])
                 size = sum(len(data) for signal, data in rows if signal != "graph")
-                report = _report(one["id"], rows, lost) if size <= room else None
-                title = ""
+                is_small = size <= LARGE
+                room -= size * is_small
+                report = _report(one["id"], rows, lost) if is_small else None
                 if report is not None:
-                    room -= size
                     title = report.accounts()[0].diagnoses[0].title
-            self._headlines[run] = title, until if now < until else 0.0
+                elif now >= again or not is_small:
+                    # Until then, its rows may be on their way.
+                    title = ""
+                again = inf if now >= again else again
+            self._headlines[run] = title, again
             one["headline"] = title
         # Here, because it imports much.
         from dask_otel.report.page.html import live_page
