@@ -55,17 +55,14 @@ class Schedule:
 
     def take(self, now: float) -> Iterator[str]:
         """Remove and yield the due spans. They may be set again meanwhile."""
-        if now < self._taken:
-            self.clock_set_back(now + self._longest)
+        if now < self._taken:  # The clock was set back.
+            latest = now + self._longest
+            valid = [(min(due, latest), *others) for due, *others in self._valid.values()]
+            self._valid = {entry[3]: entry for entry in valid}  # type: ignore[misc]
+            self._entries = sorted(self._valid.values())
         self._taken = now
         while self.is_due(now):
             entry = heapq.heappop(self._entries)
             if self._valid.get(entry[3]) is entry:
                 del self._valid[entry[3]]
                 yield entry[3]
-
-    def clock_set_back(self, latest: float) -> None:
-        """Bring forward due times after `latest`."""
-        valid = [(min(due, latest), *others) for due, *others in self._valid.values()]
-        self._valid = {entry[3]: entry for entry in valid}  # type: ignore[misc]
-        self._entries = sorted(self._valid.values())

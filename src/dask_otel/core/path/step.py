@@ -77,21 +77,12 @@ class Step(NamedTuple):
     place: Place
 
 
-BEFORE: Final = Step._fields.index("before")
-END: Final = Step._fields.index("end")
-DEPTH: Final = Step._fields.index("depth")
-SPAN: Final = Step._fields.index("span")
-RUN: Final = Step._fields.index("run")
+BEFORE, END, DEPTH, SPAN, RUN = map(Step._fields.index, ("before", "end", "depth", "span", "run"))
 # Of a run.
-SECONDS: Final = TaskRun._fields.index("seconds")
-KEY: Final = TaskRun._fields.index("key")
-WORKER: Final = TaskRun._fields.index("worker")
-NUMBER: Final = TaskRun._fields.index("number")
-START: Final = TaskRun._fields.index("start")
-STOP: Final = TaskRun._fields.index("stop")
-SENT: Final = TaskRun._fields.index("sent")
-PARTS: Final = TaskRun._fields.index("parts")
-FETCHED: Final = TaskRun._fields.index("fetched")
+SECONDS, KEY, WORKER, NUMBER, START, STOP, SENT, PARTS, FETCHED = map(
+    TaskRun._fields.index,
+    ("seconds", "key", "worker", "number", "start", "stop", "sent", "parts", "fetched"),
+)
 
 
 @dataclass(slots=True)
