@@ -149,11 +149,12 @@ def test_the_oldest_are_dropped_from_a_full_spool(path: Path) -> None:
 def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
         for sink in (OTLP, "zipkin"):
-            for number in range(2, 102):
-                store.write([*notes(1), *spans(number, text="x" * 1000, sink=sink)], alive_ns=2)
+            for first in range(2, 102, 10):
+                some = spans(*range(first, first + 10), text="x" * 1000, sink=sink)
+                store.write([*notes(1), *some], alive_ns=2)
         fed = {OTLP: ids(store)[49], "zipkin": 10**9}
-        for number in range(1000, 2000):
-            store.write(spans(number, text="x" * 1000), fed=fed, alive_ns=2)
+        for first in range(1000, 2000, 10):
+            store.write(spans(*range(first, first + 10), text="x" * 1000), fed=fed, alive_ns=2)
         assert numbers(store)[:50] == list(range(2, 52))
         assert numbers(store)[50:] == list(range(2000 - (store.count - 150), 2000))
         assert numbers(store, "zipkin") == list(range(2, 102))
@@ -166,10 +167,11 @@ def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
 
 def test_notes_alone_are_bounded_as_well(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
-        for number in range(1, 1500):
-            assert not store.write(notes(number, text="x" * 1000), alive_ns=2)[0]
+        for first in range(1, 1500, 5):
+            some = notes(*range(first, first + 5), text="x" * 1000)
+            assert not store.write(some, alive_ns=2)[0]
             assert store.size <= 1_000_000
-        assert 300 < noted(store) < 1499
+        assert 300 < noted(store) < 1500
         store.write(spans(1, 1499), over=[ids_of(1), ids_of(1499)], alive_ns=2)
         assert (numbers(store), store.count) == ([1, 1499], 2)
 
