@@ -20,10 +20,11 @@ def live() -> Iterator[dict[str, Any]]:
     """One live object of each class, while a task is in processing."""
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
         ) as cluster,
         Client(cluster) as client,
-    ):
+    ):  # fmt: skip
         with span("contract"):
             future = client.submit(time.sleep, 0.5)
         client.submit(int, 1).result()

@@ -31,7 +31,7 @@ from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import Answer
 from dask_otel.core.trace import Trace
-from tests import environment
+from tests.cluster.processes import ran
 from tests.otlp.conftest import send
 from tests.otlp.records import CHILD, ROOT
 from tests.receiver import receiver
@@ -236,6 +236,8 @@ OWN = """
 """
 
 
+# One process of the tests starts the server that forks processes.
+@pytest.mark.xdist_group("forked")
 def test_an_applications_provider_is_left_alone_where_the_bridge_is_to_have_its_own(
     tmp_path: Path,
 ) -> None:
@@ -243,10 +245,11 @@ def test_an_applications_provider_is_left_alone_where_the_bridge_is_to_have_its_
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(OWN))
     with receiver() as received:
-        done = environment.run(str(program), **received.environ, OTEL_SERVICE_NAME="shop")
+        variables = {**received.environ, "OTEL_SERVICE_NAME": "shop"}
+        written = ran(program, folder=tmp_path, **variables)
         spans = {s.name: s for s in received.spans if s.type == "span"}
-    assert "Traceback" not in done.stderr, done.stderr
-    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert "Traceback" not in written, written
+    said = dict(line.split("=", 1) for line in written.splitlines() if "=" in line)
     assert ((said["name"], said["service"], said["environment"]), spans.keys()) == (
         ("request", "shop", "shop"),
         {"etl"},
