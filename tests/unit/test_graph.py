@@ -33,9 +33,8 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
     priorities = dict.fromkeys(needs, (0, at, 2))
-    return Submission(
-        100.0 + at, priorities, ([*needs], [*needs.values()]), {}, (("fit", 2.0 + at),), 1e8 + at
-    )
+    known = (("fit", 2.0 + at, 3.0 + at),), 1e8 + at, 7
+    return Submission(100.0 + at, priorities, ([*needs], [*needs.values()]), {}, *known)
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:
@@ -63,11 +62,11 @@ def test_whatever_workers_report_is_json_and_no_lie(
         seconds, 1, "k", "w", start, start + seconds, 1, None, nbytes,
         parts=(("transfer", start - took, took),), sent=start,
     )  # fmt: skip
-    first = submitted(0.0, k=[])._replace(durations=(("fit", took),), bandwidth=seconds)
+    first = submitted(0.0, k=[])._replace(durations=(("fit", took, took),), bandwidth=seconds)
     recorded = log([tuple(odd)], first)
     recorded.seceded["k", start] = took
     found = line(recorded)
-    for value in (*found["durations"], found["scheduler"]["bandwidth"]):
+    for value in (*found["durations"], *found["longest"], found["scheduler"]["bandwidth"]):
         assert value is None or value >= 0.0
     runs = found["runs"]
     for column in ("start", "sent", "seconds", "transfer", "seceded"):
@@ -94,7 +93,7 @@ LIMIT = ((), (), (("gpu", 1),), False)
         (
             log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[])),
             {},
-            {"durations": [2.0]},
+            {"durations": [2.0], "longest": [3.0]},
         ),
         # Runs of unknown tasks are left out and counted.
         (
@@ -119,7 +118,7 @@ def test_what_a_line_says(of: GraphLog, runs: dict[str, Any], more: dict[str, An
     found = line(of)
     assert {column: found["runs"][column] for column in runs} == runs
     assert {key: found[key] for key in more} == more
-    assert found["scheduler"]["bandwidth"] == 1e8
+    assert found["scheduler"] == {"bandwidth": 1e8, "made": 7}
 
 
 def test_no_key_and_no_text_without_redaction() -> None:

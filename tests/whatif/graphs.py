@@ -68,6 +68,8 @@ def recorded(
     def program() -> None:
         dask_otel.register(b.client, {"files": {"path": str(folder)}})
         for number, one in enumerate(threads):
+            # No two of them send their heartbeats in one moment, or when workers steal.
+            time.sleep(0.0731)
             b.cluster.add_worker(f"w{number}", one, resources={"slot": 1})
         before(b)
         with dask_otel.span("work"):

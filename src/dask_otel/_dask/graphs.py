@@ -79,8 +79,8 @@ class Graphs:
             needs = [[one.key for one in task.dependencies] for task in tasks]
         limits = {task.key: _restriction(task) for task in tasks} if is_restricted else {}
         known = [one.prefix for one in groups if one not in self.submissions]
-        durations = tuple([(one.name, one.duration_average) for one in known])
-        expected = durations, self.scheduler.bandwidth
+        durations = tuple([(one.name, one.duration_average, one.max_exec_time) for one in known])
+        expected = durations, self.scheduler.bandwidth, self.scheduler.n_tasks
         submission = Submission(
             time(), priorities, ([task.key for task in tasks], needs), limits, *expected
         )
@@ -193,6 +193,7 @@ class Graphs:
                     self._workers[address] = worker._replace(resources={**resources})
             log.workers = (*gone, *self._workers.values())
             known = self.scheduler
+            log.seen = {address: ws.last_seen for address, ws in known.workers.items()}
             stealing = known.periodic_callbacks.get("stealing")
             copies = known.periodic_callbacks.get(f"amm-{id(known.extensions.get('amm'))}")
             saturation = known.WORKER_SATURATION

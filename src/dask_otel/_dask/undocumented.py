@@ -29,6 +29,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "http_application",
         "http_server",
         "idle",
+        "n_tasks",
         "periodic_callbacks",
         "queued",
         "resources",
@@ -75,7 +76,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "span_id",
         "states",
     ),
-    "TaskPrefix": ("duration_average", "name", "states"),
+    "TaskPrefix": ("duration_average", "max_exec_time", "name", "states"),
     "GraphNode": ("_dependencies",),
     "TaskState": (
         "actor",

@@ -125,11 +125,13 @@ def graph_line(
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
                 "hash": one.hash & _BITS,
+                "seen": numbers.time(log.seen.get(one.address)),
             }
             for one in log.workers
         ],
         "durations": numbers.durations,
-        "scheduler": {**log.scheduler, "bandwidth": numbers.bandwidth},
+        "longest": numbers.longest,
+        "scheduler": {**log.scheduler, "bandwidth": numbers.bandwidth, "made": numbers.made},
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }
@@ -191,10 +193,13 @@ class _Numbers:
         self._start, self._workers, self._seceded = start, log.workers, log.seceded
         self.tasks: dict[Hashable, int] = {}
         self.prefixes: dict[str, int] = {}
-        #: What Dask expected at the start: by prefix, the seconds of a task, if it knew any; and
-        #: the bytes a second between workers.
+        #: What Dask expected at the start: by prefix, the seconds of a task, if it knew any, and
+        #: those of the longest run that it had seen; and the bytes a second between workers.
         self.durations: list[float | None] = []
+        self.longest: list[float | None] = []
         self.bandwidth: float | None = None
+        #: How many tasks it had made by then.
+        self.made: int | None = None
         #: By the identity of the lists of their submissions.
         self.groups: dict[int, int] = {}
         self.submissions: dict[float, int] = {}
@@ -216,8 +221,12 @@ class _Numbers:
         prefix = _number(self.prefixes, part.prefix)
         if prefix == len(self.durations):
             first = part.submissions[0]
-            self.durations.append(_known(dict(first.durations).get(part.prefix, -1.0)))
+            expected = {name: pair for name, *pair in first.durations}
+            average, longest = expected.get(part.prefix, (-1.0, -1.0))
+            self.durations.append(_known(average))
+            self.longest.append(_known(longest))
             self.bandwidth = self.bandwidth or _known(first.bandwidth)
+            self.made = self.made or first.made
         limit = of.limits.get(it.key)
         before = [self.tasks[one] for one in needs if one in self.tasks]
         self.outside += len(needs) - len(before)

@@ -280,10 +280,13 @@ class Submission(NamedTuple):
     needs: tuple[Sequence[Hashable], Sequence[Collection[Hashable]]]
     #: By key, to which workers tasks are restricted.
     limits: Mapping[Hashable, Restriction | None]
-    #: What Dask expects: of groups that it did not have before, the prefix and a task's seconds
-    #: (negative if unknown); and the bytes a second between workers.
-    durations: tuple[tuple[str, float], ...]
+    #: What Dask expects: of groups that it did not have before, the prefix, a task's seconds, and
+    #: the longest of those that ran so far (negative if unknown); and the bytes a second between
+    #: workers.
+    durations: tuple[tuple[str, float, float], ...]
     bandwidth: float
+    #: How many tasks the scheduler had made by then, of all users.
+    made: int
 
     def __repr__(self) -> str:
         return f"<Submission of {len(self.priorities)} tasks>"
@@ -319,6 +322,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
+        #: By the addresses of those that are still there, the last heartbeat; also known then.
+        self.seen: Mapping[str, float] = {}
         #: Dask's configuration, as docs/files.md describes it; also known then.
         self.scheduler: Mapping[str, float | None] = {}
 

@@ -22,7 +22,7 @@ from dask.sizeof import sizeof
 from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import TaskState as SchedulerTask
-from distributed.scheduler import WorkerState
+from distributed.scheduler import WorkerState, heartbeat_interval
 from distributed.worker_state_machine import SecedeEvent, TaskState
 
 from dask_otel.core.graph import Row
@@ -134,6 +134,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         submissions = plan.submissions.items()
         self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
+        #: What the scheduler gets at the start.
+        self._made, self._expected = plan.made, {**plan.expected}
         self._over = threading.Event()
         #: The workers by their addresses, and when they have begun by their numbers.
         self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
@@ -150,8 +152,13 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
     def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
         """See ``SchedulerPlugin.update_graph``: give new tasks what the recorded ones had."""
         plan = self.plan
+        if self._made:
+            scheduler.n_tasks = self._made
+            self._made = None
         for key in tasks:
             state, task = scheduler.tasks[key], plan.tasks[key]
+            if expected := self._expected.pop(state.prefix.name, None):
+                state.prefix.duration_average, state.prefix.max_exec_time = expected
             # Equal priorities stay equal, whatever Dask adds.
             state.priority, state.retries = (task.rank,), len(task.runs)
             # In the recorded order.
@@ -188,9 +195,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             cluster.scheduler.is_rootish = lambda task: (
                 not (task.worker_restrictions or task.resource_restrictions)
             )
-        for number, one in enumerate(self.plan.workers):
-            if not one.came:
-                await self._start(number)
+        first = [number for number, one in enumerate(self.plan.workers) if not one.came]
+        await asyncio.gather(*map(self._start, first))
 
     async def _start(self, number: int) -> None:
         one = self.plan.workers[number]
@@ -201,9 +207,16 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             ready = self._ready.setdefault(number, now + one.startup)
             return max(0.0, ready - now) + (self._row(key).disk or 0.0)
 
-        await self._cluster.start_worker(
+        worker = await self._cluster.start_worker(
             f"w{number}", one.threads, resources=one.resources, delay=delay
         )
+        if one.beat is not None:
+            beats = worker.periodic_callbacks["heartbeat"]
+            beats.stop()
+            every = heartbeat_interval(len(self._workers))
+            beats.callback_time = 1000 * every
+            await asyncio.sleep((self.plan.begins + one.beat - self._cluster.loop.now) % every)
+            self._cluster.machine(f"w{number}").run(beats.start)
 
     async def _life(self, number: int) -> None:
         """Let a worker come and go."""

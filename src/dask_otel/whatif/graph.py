@@ -33,6 +33,7 @@ class Graph:
     outside: int = 0
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     durations: Sequence[float | None] = ()
+    longest: Sequence[float | None] = ()
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Graph:

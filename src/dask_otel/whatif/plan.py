@@ -89,6 +89,8 @@ class Worker(NamedTuple):
     slowness: Slowness
     #: What decides its place in Dask's sets.
     hash: int
+    #: When it sent some heartbeat; None if that is unknown, or if it came later.
+    beat: float | None
 
 
 class Plan(NamedTuple):
@@ -110,6 +112,12 @@ class Plan(NamedTuple):
     is_even: bool
     #: Seconds after the start of the cluster, which decide when workers steal.
     begins: float
+    #: How many tasks the scheduler has made with those of the first submission, which decides where
+    #: the first of them goes; None if it is unknown.
+    made: int | None
+    #: By prefix, the seconds that it expects of a task, and the longest that it has seen so far;
+    #: negative if it knows none.
+    expected: Mapping[str, tuple[float, float]]
 
 
 def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
@@ -181,7 +189,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     scheduler = {
         "stealing": True, "stealing_interval": 1.0, "stealing_at": None,
         "copies_interval": 2.0, "copies_at": None,
-        "saturation": 1.1, "unknown_duration": 0.5, **host.scheduler,
+        "saturation": 1.1, "unknown_duration": 0.5, "made": None, **host.scheduler,
     }  # fmt: skip
     interval, every = scheduler["stealing_interval"] or 1.0, scheduler["copies_interval"] or 2.0
     stealing_at, copies_at = scheduler["stealing_at"], scheduler["copies_at"] or 0.0
@@ -207,16 +215,15 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     }  # fmt: skip
     if scheduler.get("bandwidth"):
         config["distributed.scheduler.bandwidth"] = scheduler["bandwidth"]
-    if graph.durations:
+    longest_of = graph.longest or [None] * len(graph.durations)
+    expected = {}
+    for prefix, *pair in zip(graph.prefixes, graph.durations, longest_of, strict=False):
         # Earlier runs, of which it knows them, would have had the change, too.
-        config["distributed.scheduler.default-task-durations"] = {
-            prefix: max(
-                _ROUNDED,
-                seconds / (change.faster.get(prefix, 1.0) * change.split.get(prefix, 1)),
-            )
-            for prefix, seconds in zip(graph.prefixes, graph.durations, strict=True)
-            if seconds is not None
-        }
+        shorter = change.faster.get(prefix, 1.0) * change.split.get(prefix, 1)
+        average, longest_run = (
+            -1.0 if one is None else max(_ROUNDED, one / shorter) for one in pair
+        )
+        expected[prefix] = average, longest_run
     return Plan(
         tasks, submissions,
         _workers(
@@ -224,7 +231,8 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         ),
         graph.restrictions, latency, wire, rest, config, is_even,
         # They steal as they did, or a third or two thirds of it earlier.
-        begins + interval * order / 3 - latency - stealing_at,
+        begins + interval * order / 3 - latency - stealing_at, scheduler["made"],
+        expected,
     )  # fmt: skip
 
 
@@ -280,6 +288,7 @@ def _workers(
                 startup=startups.get(number, 0.0),
                 slowness=slowness.get(number, {}),
                 hash=hash((number, order)) if order else one.get("hash", number),
+                beat=None if order or one["came"] else one.get("seen"),
             )
         )
     if change.workers is None:
