@@ -195,6 +195,16 @@ def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):
     assert (err.count("\n"), replays.called) == (1, False)
 
 
+def test_other_runs_are_replayed_beside_a_line_that_is_no_graph(run, replays, capsys):
+    broken = line(4, "broken")
+    broken["runs"]["seconds"][3] = "long"
+    write(run, broken)
+    why = f"line 1 of {run / '2-0001-graph.jsonl.gz'} is no graph of a run: column seconds of its "
+    why += "runs has 'long', which can't be. Remove the line or the file; other runs can be"
+    assert why in json.loads(said(capsys, run, "train", "--json")[0])["assumptions"][-1]
+    assert why in said(capsys, run, "broken", code=1)[1]
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [

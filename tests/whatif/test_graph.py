@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dask_otel.whatif import child
+from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import read_graphs
 from tests.whatif.graphs import graph
 
 
-def member(**line: object) -> bytes:
-    return gzip.compress(json.dumps({**vars(graph({}, {})), **line}).encode() + b"\n")
+def member(**line: Any) -> bytes:
+    made = {**vars(graph({}, {})), "stop": line.get("start", 0.0) + 1.0, **line}
+    return gzip.compress(json.dumps(made).encode() + b"\n")
 
 
 def test_graphs_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
@@ -58,3 +66,35 @@ def test_a_file_that_cannot_be_unpacked_is_named(tmp_path: Path, content: bytes,
     (tmp_path / "b-graph.jsonl.gz").write_bytes(content)
     with pytest.raises(ValueError, match=f"b-graph.jsonl.gz is no graph of a run: {why}"):
         read_graphs(tmp_path)
+
+
+ODD = st.sampled_from([None, -1, 7, 0.5, -2.5, 1e300, math.nan, math.inf, True, "x", [], [[0]], {}])
+
+
+def changed(value: Any, draw: Callable[..., Any]) -> Any:
+    """Replace, remove or add something at a place in plain data."""
+    if not value or not isinstance(value, (dict, list)) or draw(st.integers(0, 9)) == 0:
+        return draw(ODD)
+    place = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+    what = draw(st.integers(0, 9))
+    if what == 0:
+        del value[place]
+    elif what == 1 and isinstance(value, list):
+        value.append(draw(ODD))
+    else:
+        value[place] = changed(value[place], draw)
+    return value
+
+
+@given(st.data())
+def test_a_line_that_is_changed_anywhere_is_replayed_or_an_error(data: st.DataObject) -> None:
+    runs = ({}, {"before": [0], "start": 1.0, "worker": 1, "restriction": 0, "transfer": 0.1}, {})
+    limits = [{"workers": [1], "resources": {"slot": 1}, "loose": False}]
+    workers = (1, {"threads": 1, "resources": {"slot": 1}, "hash": 5, "seen": 2.0})
+    right = vars(graph(*runs, workers=workers, restrictions=limits, longest=[1.0], durations=[1.0]))
+    wrong = list[str]()
+    line = json.dumps(changed(json.loads(json.dumps(right)), data.draw)).encode()
+    for one in read_graphs(gzip.compress(line), wrong):
+        if one.workers and any(took is not None for took in one.runs["seconds"]):
+            child.answer(one, [Experiment("as it was")], [1], lambda _: None)
+    assert all("is no graph of a run: " in one for one in wrong)

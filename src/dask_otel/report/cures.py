@@ -221,10 +221,15 @@ def _takes_some(graph: Graph) -> bool:
     return paused[True] > paused[False]
 
 
-def graphs_of(paths: Iterable[str | Path], kept: bytes) -> list[Graph]:
-    """Return the recorded graphs of files and folders, and of those that were kept in memory."""
+def graphs_of(
+    paths: Iterable[str | Path], kept: bytes, wrong: list[str] | None = None
+) -> list[Graph]:
+    """Return the recorded graphs of files and folders, and of those that were kept in memory.
+
+    `wrong` is that of `read_graphs`.
+    """
     logs = [one for one in map(Path, paths) if one.is_dir() or one.name.endswith(SUFFIX)]
-    return [graph for path in logs for graph in read_graphs(path)] + read_graphs(kept)
+    return [graph for path in logs for graph in read_graphs(path, wrong)] + read_graphs(kept)
 
 
 def sizes(graph: Graph, when: str = "came") -> list[int]:

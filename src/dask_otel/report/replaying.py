@@ -113,24 +113,22 @@ def tried(
 
     The parameters and errors are those of `what_if`.
     """
-    graph = _chosen(report, span)
+    wrong = list[str]()
+    graph = _chosen(report, span, wrong)
     named = {name for one in experiments for name in (*one.faster, *one.split)}
     if unknown := sorted(named - {LONGEST, *graph.prefixes}):
         raise ValueError(
             f"{graph.name} has no tasks of {', '.join(unknown)}; it has tasks of "
             f"{', '.join(graph.prefixes)}"
         )
-    return shown(
-        graph,
-        replay(graph, experiments or _usual(graph), progress),
-        report.accounts(),
-        report.price,
-    )
+    result = replay(graph, experiments or _usual(graph), progress)
+    result = replace(result, assumptions=(*result.assumptions, *wrong))
+    return shown(graph, result, report.accounts(), report.price)
 
 
-def _chosen(report: Report, span: str | None) -> Graph:
+def _chosen(report: Report, span: str | None, wrong: list[str]) -> Graph:
     """Return the last recorded run of a span."""
-    graphs = graphs_of(report.paths, report.graph_logs)
+    graphs = graphs_of(report.paths, report.graph_logs, wrong)
     own = {key for run in report.runs for key in run.own}
     wanted = [one for one in graphs if span in (None, one.name, one.span_id, one.trace_id)]
     if wanted:
@@ -138,6 +136,9 @@ def _chosen(report: Report, span: str | None) -> Graph:
         return max(wanted, key=lambda one: ((one.trace_id, one.span_id) in own, one.start))
     there = ", ".join(dict.fromkeys(one.name for one in graphs))
     where = ", ".join(map(str, report.paths)) or "the report"
+    if wrong:
+        # The run may be in one of them.
+        raise ValueError(wrong[0])
     if not graphs:
         raise ValueError(
             f"no recorded graph in {where}: the scheduler records those of root spans that begin "

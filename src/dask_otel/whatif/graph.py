@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from graphlib import TopologicalSorter
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dask_otel.core.graph import SUFFIX, VERSION, Row
+
+#: No time, size or priority is larger, so a replay ends.
+_MOST: Final = 1e15
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ class Graph:
         needed = [name for name in Row._fields if name not in Row._field_defaults]
         if missing := [name for name in needed if name not in graph.runs]:
             raise ValueError(f"columns of its runs are missing: {', '.join(missing)}")
+        for what, values, is_right in _checks(graph):
+            if not isinstance(values, Sequence):
+                raise TypeError(f"{what} is no list")
+            if wrong := [one for one in values if not is_right(one)]:
+                raise ValueError(f"{what} has {str(wrong[0])[:50]!r}, which can't be")
+        if len({len(graph.runs[name]) for name in Row._fields if name in graph.runs}) > 1:
+            raise ValueError("columns of its runs differ in length")
+        TopologicalSorter({row.task: row.before for row in graph.rows()}).prepare()
         return graph
 
     def rows(self) -> list[Row]:
@@ -58,13 +70,87 @@ class Graph:
         return [Row(*one) for one in zip(*known, strict=True)]
 
 
-def read_graphs(source: Path | str | bytes) -> list[Graph]:
+def _number(least: float = -_MOST, most: float = _MOST) -> Callable[[object], bool]:
+    """Return whether a value is a finite number within limits."""
+    return lambda value: type(value) in (int, float) and least <= value <= most  # type: ignore[operator]
+
+
+def _place(items: Sequence[object], least: int = -1) -> Callable[[object], bool]:
+    """Return whether a value is the place of an item, or -1."""
+    return lambda value: type(value) is int and least <= value < len(items)
+
+
+def _or_none(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _each(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda values: type(values) is list and all(map(is_right, values))
+
+
+def _fields(**known: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return whether a value has the right fields; what is None may be missing."""
+    return lambda value: (
+        isinstance(value, Mapping)
+        and all(is_right(value.get(name)) for name, is_right in known.items())
+    )
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_amounts(value: object) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(map(_number(0.0), value.values())))
+
+
+def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]:
+    """Yield lists by name, and whether an entry is as docs/files.md says."""
+    took = graph.stop - graph.start
+    at, size, whole = _or_none(_number()), _or_none(_number(0.0)), _place(range(2**53), 0)
+    # No part of a run is longer than the run of the whole.
+    seconds = _or_none(_number(0.0, took + 1.0))
+    yield "its name and ids", [graph.name, graph.trace_id, graph.span_id], _is_text
+    yield "its start and stop", [graph.start, graph.stop, took], _number(0.0)
+    yield "prefixes", graph.prefixes, _is_text
+    worker = {"threads": _number(1, 1e6), "resources": _is_amounts, "hash": _or_none(whole)}
+    yield "workers", graph.workers, _fields(**worker, came=at, went=at, seen=at)
+    yield "submissions", graph.submissions, _number(-_MOST, took + 1.0)
+    places = _or_none(_each(_place(graph.workers, 0)))
+    yield "restrictions", graph.restrictions, _fields(workers=places, resources=_is_amounts)
+    yield "durations", [*graph.durations, *graph.longest], size
+    every = _or_none(_number(1e-3, 1e6))
+    known = {"stealing_interval": every, "copies_interval": every, "stealing_at": at}
+    more = {"copies_at": at, "saturation": size, "unknown_duration": size, "bandwidth": size}
+    yield "scheduler", [graph.scheduler], _fields(**known, **more, made=_or_none(whole))
+    columns = {
+        "task": whole,
+        "prefix": _place(graph.prefixes, 0),
+        "group": whole,
+        "before": _each(whole),
+        "submission": _place(graph.submissions or [0.0]),
+        "priority": _or_none(_each(_number())),
+        "worker": _place(graph.workers),
+        "outcome": lambda value: type(value) is str and value in {*"mefrlc"},
+        "restriction": _place(graph.restrictions),
+        "nbytes": _or_none(whole),
+        "hash": _or_none(whole),
+        **dict.fromkeys(("sent", "start", "fetched"), at),
+        **dict.fromkeys(("seconds", "transfer", "disk", "seceded"), seconds),
+    }
+    for name in graph.runs.keys() & columns.keys():
+        yield f"column {name} of its runs", graph.runs[name], columns[name]
+
+
+def read_graphs(source: Path | str | bytes, wrong: list[str] | None = None) -> list[Graph]:
     """Return the graphs that a folder, a file, or a file's content has of its runs.
 
     Parameters
     ----------
     source
         A file ``…-graph.jsonl.gz``, its content, or a folder with such files.
+    wrong
+        Gets a sentence for each line that is no graph, instead of an error.
 
     Returns
     -------
@@ -84,20 +170,30 @@ def read_graphs(source: Path | str | bytes) -> list[Graph]:
     else:
         path = Path(source)
         files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    return sorted((graph for file in files for graph in _lines(file)), key=lambda one: one.start)
+    found = [one for file in files for one in _lines(file)]
+    said = [one for one in found if isinstance(one, str)]
+    if said and wrong is None:
+        raise ValueError(said[0])
+    if wrong is not None:
+        wrong += said
+    return sorted((one for one in found if isinstance(one, Graph)), key=lambda one: one.start)
 
 
-def _lines(file: Path | BytesIO) -> Iterator[Graph]:
+def _lines(file: Path | BytesIO) -> Iterator[Graph | str]:
+    """Yield the graphs of a file, and what is wrong with other lines."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         number = 1
         try:
-            for line in lines:
-                yield Graph.of(json.loads(line))
-                number += 1
+            for number, line in enumerate(lines, 2):
+                try:
+                    yield Graph.of(json.loads(line))
+                except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                    why = f"line {number - 1} of {file} is no graph of a run: {error}"
+                    yield f"{why}. Remove the line or the file; other runs can be replayed."
         except EOFError:
             pass
         except (gzip.BadGzipFile, zlib.error) as error:
             if number == 1:
-                raise ValueError(f"{file} is no graph of a run: {error}") from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"line {number} of {file} is no graph of a run: {error}") from error
+                yield f"{file} is no graph of a run: {error}"
+        except UnicodeDecodeError as error:
+            yield f"a line of {file} is no graph of a run: {error}"
