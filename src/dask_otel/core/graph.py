@@ -47,6 +47,9 @@ _PIECE: Final = 500
 #: Of a hash, what decides the order of a set of up to 40,000 objects.
 _BITS: Final = 0xFFFF
 
+#: No number of a log is larger.
+LARGEST: Final = 1e15
+
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
 
@@ -59,7 +62,7 @@ class Row(NamedTuple):
     group: int
     before: Sequence[int]
     submission: int
-    priority: Sequence[float | None] | None
+    priority: Sequence[float] | None
     sent: float | None
     start: float | None
     seconds: float | None
@@ -292,13 +295,14 @@ def _known(expected: float) -> float | None:
     return _finite(expected) if expected >= 0.0 else None
 
 
-def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float | None]:
+def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     return {str(name): _plain(amount) for name, amount in resources}
 
 
-def _plain(number: Any) -> float | None:
-    """Return a user's number, which can be of any type, for JSON."""
-    return number if type(number) is int else _finite(float(number))
+def _plain(number: Any) -> float:
+    """Return a user's number, which can be of any type and infinite, for JSON."""
+    value = number if type(number) is int else round(float(number), 6)
+    return max(-LARGEST, min(LARGEST, value))
 
 
 def _busy(parts: Iterable[tuple[str, float, float]] | None, action: str) -> float | None:

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field, fields
 from graphlib import TopologicalSorter
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from dask_otel.core.graph import SUFFIX, VERSION, Row
-
-#: No time, size or priority is larger, so a replay ends.
-_MOST: Final = 1e15
+from dask_otel.core.graph import LARGEST, SUFFIX, VERSION, Row
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Graph:
         return [Row(*one) for one in zip(*known, strict=True)]
 
 
-def _number(least: float = -_MOST, most: float = _MOST) -> Callable[[object], bool]:
+def _number(least: float = -LARGEST, most: float = LARGEST) -> Callable[[object], bool]:
     """Return whether a value is a finite number within limits."""
     return lambda value: type(value) in (int, float) and least <= value <= most  # type: ignore[operator]
 
@@ -115,7 +112,7 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
     yield "prefixes", graph.prefixes, _is_text
     worker = {"threads": _number(1, 1e6), "resources": _is_amounts, "hash": _or_none(whole)}
     yield "workers", graph.workers, _fields(**worker, came=at, went=at, seen=at)
-    yield "submissions", graph.submissions, _number(-_MOST, took + 1.0)
+    yield "submissions", graph.submissions, _number(-LARGEST, took + 1.0)
     places = _or_none(_each(_place(graph.workers, 0)))
     yield "restrictions", graph.restrictions, _fields(workers=places, resources=_is_amounts)
     yield "durations", [*graph.durations, *graph.longest], size
