@@ -605,6 +605,12 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
     assert (block.report, repr(block)) == (None, "no report")
     assert "which is not affected: dask-otel does not run on this scheduler;" in caplog.text
     assert not capsys.readouterr().err
+    # Of a protocol that is only read, the error has no words.
+    with dask_otel.performance_report("http://localhost:1/run.html"):
+        pass
+    assert caplog.messages[-1].endswith("fsspec can't write to http://localhost:1/run.html")
+    assert "NotImplementedError" not in caplog.messages[-1]
+    capsys.readouterr()
     # One that can be written is.
     page.rmdir()
     with block:

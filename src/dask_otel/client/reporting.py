@@ -185,8 +185,11 @@ class performance_report:
             import fsspec
 
             page = self.report.html()
-            with fsspec.open(self.filename, "w", compression="infer", **self._options) as file:
-                file.write(page)
+            try:
+                with fsspec.open(self.filename, "w", compression="infer", **self._options) as file:
+                    file.write(page)
+            except NotImplementedError as error:
+                raise OSError(f"fsspec can't write to {self.filename}") from error
             self._place = self.filename
 
     # ------------------------------------------------------------------------ its headline
