@@ -118,8 +118,8 @@ def finish(
         code=described.code,
         requested=span.requested,
         late=span.late,
-        attributes={**described.baggage, **(span.attributes or {})},
-        callers=described.callers,
+        attributes={**(span.baggage or {}), **(span.attributes or {})},
+        callers=span.links,
         graph=described.graph,
     )
     if span.parent is not None:
