@@ -14,7 +14,7 @@ import dask_otel
 from dask_otel import _wire
 from dask_otel._dask import holding
 from dask_otel._dask.overview import overview
-from tests.simulated.bridged import Bridged
+from tests.simulated.bridged import AS_USERS, Bridged
 from tests.simulated.tasks import filled, nap
 
 #: Something that one client asks for, or does, about a span.
@@ -77,7 +77,10 @@ async def block(b: Bridged, fit: str) -> None:
     ("asks", "after"),
     [(metrics, 0.0), (metrics, 2.0), (held, 0.0), (page, 0.0), (report, 0.0), (report, 2.0)],
 )
-@pytest.mark.options(otel={"spans": {"linger": "5s"}}, unreconciled="it may end in between")
+@pytest.mark.options(
+    otel={"spans": {"linger": "5s"}, "environment": AS_USERS},
+    unreconciled="it may end in between",
+)
 def test_the_answer_is_whole_or_a_refusal_and_nothing_is_left(
     b: Bridged,
     monkeypatch: pytest.MonkeyPatch,
