@@ -113,17 +113,21 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         if (interrupted := _interrupted(log, roots)) or is_death(log)
     ]
     terminated = dict.fromkeys(map(_worker, events.get(semconv.WORKER_TERMINATED, ())))
-    first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
-    there = [log.time_ns for log in first if log is not None]
+    added, clients = (
+        [log.time_ns for log in events.get(name, ()) if roots and log.time_ns <= roots[0].start_ns]
+        for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)
+    )
     before_first = blocked_first = between = 0.0
     if session.block is not None:
         starts = [root.start_ns for root in roots if root.full_name == session.block.name]
         if session.block.began and starts:
             before_first = max(0.0, min(starts) / 1e9 - session.block.began)
-    elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
-        before_first = max(0, roots[0].start_ns - max(there)) / 1e9
+    elif added and clients and not any(span.unfinished for span in roots):
+        # The client may have waited for the last one of these workers.
+        there = max(added[-1], clients[0])
+        before_first = (roots[0].start_ns - there) / 1e9
         blocked_first = sum(
-            _growth(one.history(), [(max(there), roots[0].start_ns)])
+            _growth(one.history(), [(there, roots[0].start_ns)])
             for one in session.metrics.of(semconv.EVENT_LOOP_BLOCKED_TIME.name)
             if one.labels.get(semconv.PROCESS_ROLE) == "scheduler"
         )
