@@ -642,9 +642,10 @@ class _Case:
         )
         took = self._take(self.span.paused, "no_worker", "uneven", "starting", "unbegun")
         self.left["starting"] += others
-        # Or for one of the other workers' threads.
-        fewer = len(facts.pauses) / max(1, facts.workers)
-        took += self._take(min(self.span.paused, root.paused * fewer) - took, "own")
+        # Or for one of the other workers' threads, or behind the tasks of a paused one.
+        fewer = root.paused * len(facts.pauses) / max(1, facts.workers)
+        behind = sum(one.behind for one in self.span.links if one.worker in facts.pauses)
+        took += self._take(min(self.span.paused, max(fewer, behind)) - took, "own")
         self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
     # --------------------------------------------------------------------------- places

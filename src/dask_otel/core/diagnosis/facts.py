@@ -32,6 +32,8 @@ class Link(NamedTuple):
     free: float = 0.0
     #: For how long it was on the scheduler's queue, beyond its waits in which no thread was free.
     queued: float = 0.0
+    #: For how long no thread was free after it had left that queue.
+    behind: float = 0.0
 
 
 def link_of(
@@ -51,7 +53,8 @@ def link_of(
     mean = others / (results - 1) if results > 1 else None
     waits = (took for part, took in parts.items() if part not in ("uneven", "compute"))
     rest = max(0.0, (queued or 0.0) - sum(waits))
-    return Link(prefix, parts, group, alike, mean, worker, again, free, rest)
+    behind = max(0.0, parts.get("no_thread", 0.0) - (queued or 0.0))
+    return Link(prefix, parts, group, alike, mean, worker, again, free, rest, behind)
 
 
 class SlowWorkers(NamedTuple):
