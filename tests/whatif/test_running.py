@@ -112,7 +112,7 @@ def test_a_run_that_cannot_be_replayed_gets_no_answers(
 def test_what_is_not_recorded_is_not_replayed(
     processes: list[subprocess.Popen[str]], line: dict[str, Any], why: str
 ) -> None:
-    found = replay(graph({}, **line), [DOUBLE])
+    found = replay(graph({"worker": -1}, **line), [DOUBLE])
     assert found.replayed is None
     assert (found.refused or "").startswith(why)
     assert not processes
