@@ -876,6 +876,21 @@ def blocked_before_the_first_span(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8))
 
 
+# It takes 8.5 s, and 6 s without the pause.
+@plant(
+    "paused",
+    workers=4,
+    threads=1,
+    least=2.4,
+    most=2.5,
+    span="train",
+    events={0.5: pause(6.0, "w1")},
+)
+def paused_with_a_task_behind_another(client: Any, cluster: Any) -> Any:
+    """A worker is paused for 6 s in its first of two tasks, and the others go on."""
+    return tasks(client, "fit", [2.0] * 12)
+
+
 @plant("paused", workers=4, names=("1 worker was paused: w1",), least=5.0, most=5.1, span="train")
 def paused_beside_a_short_pause(client: Any, cluster: Any) -> Any:
     """A worker that must run the last tasks is paused for 6 s, and another one for 0.4 s."""

@@ -73,7 +73,7 @@ def test_whatever_workers_report_is_json_and_no_lie(
         (value,) = runs[column]
         assert value is None or isinstance(value, (int, float)), column
     assert runs["seconds"][0] is None or runs["seconds"][0] >= 0.0
-    assert runs["nbytes"] == [nbytes if type(nbytes) is int else None]
+    assert runs["nbytes"] == [nbytes if type(nbytes) is int and nbytes >= 0 else None]
 
 
 OVERLAPPING = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))

@@ -251,7 +251,7 @@ class _Numbers:
             self.time(min(fetched, default=None)),
             _busy(it.parts, "transfer"),
             _busy(it.parts, "disk-read"),
-            it.nbytes if type(it.nbytes) is int else None,
+            it.nbytes if type(it.nbytes) is int and it.nbytes >= 0 else None,
             self._worker(it.worker, sent or it.start),
             outcome,
             -1 if limit is None else _number(self.restrictions, limit),

@@ -113,7 +113,7 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
     worker = {"threads": _number(1, 1e6), "resources": _is_amounts, "hash": _or_none(whole)}
     yield "workers", graph.workers, _fields(**worker, came=at, went=at, seen=at)
     yield "submissions", graph.submissions, _number(-LARGEST, took + 1.0)
-    places = _or_none(_each(_place(graph.workers, 0)))
+    places = _or_none(_each(whole))
     yield "restrictions", graph.restrictions, _fields(workers=places, resources=_is_amounts)
     yield "durations", [*graph.durations, *graph.longest], size
     every = _or_none(_number(1e-3, 1e6))
@@ -130,7 +130,8 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
         "worker": _place(graph.workers),
         "outcome": lambda value: type(value) is str and value in {*"mefrlc"},
         "restriction": _place(graph.restrictions),
-        "nbytes": _or_none(whole),
+        # Dask's -1 is no size.
+        "nbytes": _or_none(_place(range(2**53))),
         "hash": _or_none(whole),
         **dict.fromkeys(("sent", "start", "fetched"), at),
         **dict.fromkeys(("seconds", "transfer", "disk", "seceded"), seconds),
