@@ -575,7 +575,7 @@ class _Case:
         if self.deaths and (lost or cut or (root.missing and not restarted)):
             # Without them, the rest of the work takes as long on all threads that there were.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
-            runs = root.tasks + root.retries.get("recomputed", 0.0) * root.shorter
+            runs = root.tasks + root.retries.get("recomputed", 0.0)
             work = _spent(root.activities, "cpu") / threads * root.tasks / (runs or 1.0)
             most = (root.seconds or inf) - max(root.longest, work) * (not root.parts["inner"])
             # What its tasks waited for on workers that died, and for others. Results that are
