@@ -63,9 +63,9 @@ OWNERS = {
 #: By file, what holds another class with slots of these names.
 OTHERS = {
     ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("diagnosing", "span"),
-    ("generations", "root"), ("graphs", "log"), ("recording", "self._hand_over"),
-    ("reports", "known"), ("sharing", "root"), ("summaries", "summary.counts"),
-    ("task_runs", "span.runs"), ("trace", "trace"),
+    ("generations", "root"), ("graphs", "log"), ("recording", "self._hand_over"), ("reports", "known"),
+    ("sharing", "root"), ("summaries", "summary.counts"), ("task_runs", "span.runs"),
+    ("trace", "trace"),
 }  # fmt: skip
 #: By file, what it changes beside the owner: for each task, without a call.
 SHARED = {
