@@ -54,7 +54,6 @@ OWNERS = {
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "blocks": "attributes",
-    "callers": "links baggage",
     "computing": "computed by_worker cluster_before cluster_computed new_runs",
     "spans": "partial unknown restriction",
     "following": "last vain_until",
@@ -62,8 +61,8 @@ OWNERS = {
 }
 #: By file, what holds another class with slots of these names.
 OTHERS = {
-    ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("diagnosing", "span"),
-    ("generations", "root"), ("graphs", "log"), ("recording", "self._hand_over"), ("reports", "known"),
+    ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("generations", "root"),
+    ("graphs", "log"), ("recording", "self._hand_over"), ("reports", "known"),
     ("sharing", "root"), ("summaries", "summary.counts"), ("task_runs", "span.runs"),
     ("trace", "trace"),
 }  # fmt: skip
