@@ -484,6 +484,8 @@ class Simulated:
             adapter.blocks.blocks._left_first,
             adapter.blocks.leaving,
             adapter.lifecycle.generations._live,
+            adapter.callers.links,
+            adapter.callers.baggage,
             adapter.lifecycle.notes._new,
             max(0, len(adapter.clocks._workers) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),

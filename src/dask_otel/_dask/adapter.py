@@ -368,10 +368,11 @@ class SchedulerAdapter:
         return NO_SUMS
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Return a span's idle time, and facts from Dask, which may be invalid."""
+        """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
         idle, capacity = self._span_totals(span)
+        links, baggage = self.callers.links.get(span, ()), self.callers.baggage.get(span, {})
         graph = None if self.spans.graphs is None else self.spans.graphs.of(span)
-        found = SpanFacts((), None, idle, capacity, graph)
+        found = SpanFacts((), None, idle, capacity, links, baggage, graph)
         with self.boundary.guarding("span_facts"):
             dask_span = self.spans.extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)

@@ -107,6 +107,7 @@ class TaskContexts:
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span whose generation is over."""
+        self.callers.exported(span)
         if self._last[0] is span:
             self._forget_last()
 

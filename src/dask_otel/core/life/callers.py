@@ -7,7 +7,7 @@ gets. A carrier can be anything: nothing raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
@@ -52,7 +52,8 @@ class Callers:
 
     Notes
     -----
-    Belongs to the thread that runs the scheduler's event loop.
+    Belongs to the thread that runs the scheduler's event loop. Holds up to two entries for each
+    open span with a caller.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class Callers:
         #: The sampler, which is made some time after the start. Until then tasks get the default
         #: sampler's decision: the caller's, or to sample if there is no caller.
         self.sampled: Callable[[Trace], bool] = attrgetter("sampled_by_default")
+        #: By open span: callers of other traces, and the first caller's baggage entries to export.
+        self.links: dict[OpenSpan, tuple[Traceparent, ...]] = {}
+        self.baggage: dict[OpenSpan, Mapping[str, str]] = {}
         #: The last carrier and its caller: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
 
@@ -103,7 +107,7 @@ class Callers:
             return
         ident = span.identity
         if self._keys and caller.baggage and ident.tags != DEFAULT_SPAN:
-            span.baggage = baggage_entries(caller.baggage, self._keys)
+            self.baggage[span] = baggage_entries(caller.baggage, self._keys)
         trace = ident.trace_id
         if trace.caller == caller.parent and ident.parent_span_id == caller.parent.span_id:
             self._count("adopted")
@@ -126,10 +130,16 @@ class Callers:
 
     def _link(self, span: OpenSpan, caller: Traceparent) -> None:
         """Add a link from a span to a caller of another trace, unless its tree has it."""
-        if any(caller in above.links for above in (span, *span.above)):
+        if any(caller in self.links.get(above, ()) for above in (span, *span.above)):
             return
-        if len(span.links) >= MAX_LINKS:
+        links = self.links.get(span, ())
+        if len(links) >= MAX_LINKS:
             self._count("dropped")
             return
-        span.links += (caller,)
+        self.links[span] = (*links, caller)
         self._count("linked")
+
+    def exported(self, span: OpenSpan) -> None:
+        """Forget a span: its generation is over."""
+        self.links.pop(span, None)
+        self.baggage.pop(span, None)

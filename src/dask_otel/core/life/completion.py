@@ -118,8 +118,8 @@ def finish(
         code=described.code,
         requested=span.requested,
         late=span.late,
-        attributes={**(span.baggage or {}), **(span.attributes or {})},
-        callers=span.links,
+        attributes={**described.baggage, **(span.attributes or {})},
+        callers=described.callers,
         graph=described.graph,
     )
     if span.parent is not None:

@@ -98,6 +98,6 @@ class OpenNotes:
             code=facts.code,
             requested=span.requested,
             late=span.late,
-            attributes={**(span.baggage or {}), **(span.attributes or {})},
-            callers=span.links,
+            attributes={**facts.baggage, **(span.attributes or {})},
+            callers=facts.callers,
         )

@@ -109,6 +109,10 @@ class SpanFacts(NamedTuple):
     #: Idle and capacity seconds of the generation; None if not measured.
     idle: float | None = None
     capacity: float | None = None
+    #: Callers of other traces.
+    callers: tuple[Traceparent, ...] = ()
+    #: The caller's baggage entries to export.
+    baggage: Attributes = MappingProxyType({})
     #: The graph log, of a root.
     graph: GraphLog | None = None
 
@@ -293,9 +297,6 @@ class OpenSpan(SpanPath):
     requested: Tags | None = None
     #: The user's attributes.
     attributes: Attributes | None = None
-    #: Callers of other traces, and the first caller's baggage entries to export.
-    links: tuple[Traceparent, ...] = ()
-    baggage: Attributes | None = None
     #: Number of signs of life, and the time of the last one.
     signs: int = 0
     last_sign: float = 0.0
