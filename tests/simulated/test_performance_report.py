@@ -13,6 +13,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import pytest
@@ -583,6 +584,7 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = tmp_path / "run.html"
     page.mkdir()
@@ -605,9 +607,11 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
     assert (block.report, repr(block)) == (None, "no report")
     assert "which is not affected: dask-otel does not run on this scheduler;" in caplog.text
     assert not capsys.readouterr().err
-    # Of a protocol that is only read, the error has no words.
-    with dask_otel.performance_report("http://localhost:1/run.html"):
-        pass
+    # Of a protocol that is only read, such as HTTP, the error has no words.
+    with monkeypatch.context() as patched:
+        patched.setattr("fsspec.open", Mock(side_effect=NotImplementedError))
+        with dask_otel.performance_report("http://localhost:1/run.html"):
+            pass
     assert caplog.messages[-1].endswith("fsspec can't write to http://localhost:1/run.html")
     assert "NotImplementedError" not in caplog.messages[-1]
     capsys.readouterr()
