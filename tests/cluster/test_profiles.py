@@ -47,7 +47,7 @@ async def awaited(call: Callable[[], Any]) -> tuple[str, float]:
 
 def counts() -> None:
     total = 0
-    for number in range(1_500_000):
+    for number in range(4_000_000):
         total += number * number
 
 
@@ -77,7 +77,7 @@ async def sleeps() -> None:
 async def counts_on_loop() -> None:
     # A moment without `await`: nothing else runs on the worker's event loop.
     total = 0
-    for number in range(1_500_000):
+    for number in range(4_000_000):
         total += number * number
 
 
