@@ -33,7 +33,7 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
     priorities = dict.fromkeys(needs, (0, at, 2))
-    known = (("fit", 2.0 + at, 3.0 + at),), 1e8 + at, 7
+    known = (("fit", 2.0 + at, 3.0 + at),), 1e8 + at, int(10 * at)
     return Submission(100.0 + at, priorities, ([*needs], [*needs.values()]), {}, *known)
 
 
@@ -78,6 +78,9 @@ def test_whatever_workers_report_is_json_and_no_lie(
 
 OVERLAPPING = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
 LIMIT = ((), (), (("gpu", 1),), False)
+#: Of a scheduler that had made no task before.
+NEW = log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[]))
+NEW.parts.append(GraphPart("load", "m", [run("c", 2.0)], [submitted(2.0, c=[])]))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +94,9 @@ LIMIT = ((), (), (("gpu", 1),), False)
         ),
         # The scheduler knew what it knew at the first submission.
         (
-            log([run("a"), run("b", 1.0)], submitted(0.0, b=[]), submitted(0.5, a=[])),
+            NEW,
             {},
-            {"durations": [2.0], "longest": [3.0]},
+            {"durations": [2.0, None], "longest": [3.0, None]},
         ),
         # Runs of unknown tasks are left out and counted.
         (
@@ -118,7 +121,7 @@ def test_what_a_line_says(of: GraphLog, runs: dict[str, Any], more: dict[str, An
     found = line(of)
     assert {column: found["runs"][column] for column in runs} == runs
     assert {key: found[key] for key in more} == more
-    assert found["scheduler"] == {"bandwidth": 1e8, "made": 7}
+    assert found["scheduler"] == {"bandwidth": 1e8, "made": 0}
 
 
 def test_no_key_and_no_text_without_redaction() -> None:

@@ -229,7 +229,8 @@ class _Numbers:
             self.durations.append(_known(average))
             self.longest.append(_known(longest))
             self.bandwidth = self.bandwidth or _known(first.bandwidth)
-            self.made = self.made or first.made
+            # 0 of a new scheduler, for example.
+            self.made = first.made if self.made is None else self.made
         limit = of.limits.get(it.key)
         before = [self.tasks[one] for one in needs if one in self.tasks]
         self.outside += len(needs) - len(before)
