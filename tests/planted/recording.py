@@ -18,7 +18,7 @@ UNSEEN = {**unseen.UNSEEN}
 #: Kinds whose cures leave the tasks and the threads as they are.
 BESIDE = (
     *("restricted", "uneven", "starting", "worker_loop", "pickle", "transfer", "scheduler"),
-    *("graph", "client"),
+    *("graph", "client", "messages"),
 )
 #: Prefixes of tasks that block event loops: they are the cause.
 COROUTINES = ("hog", "poll")

@@ -249,7 +249,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     "late news of ends from a loop that was not blocked": (
         run(report=4.0, compute=1.0, span={"queue": 0.5}),
-        ["healthy"],
+        ["messages"],
     ),
     "late news of ends, and a loop that was blocked for some of it": (
         given(run(starting=4.0, report=4.0, compute=1.0), blocked={"worker": 3.0}),

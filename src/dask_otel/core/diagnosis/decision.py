@@ -45,7 +45,7 @@ _BEYOND: Final = ("threads", "held", "no_workers", "client", "slow_worker", "shu
 #: Kinds whose cures leave the tasks as they are.
 _BESIDE_TASKS: Final = (
     *("no_workers", "paused", "held", "threads", "restricted", "uneven", "queued", "starting"),
-    *("transfer", "pickle", "scheduler", "graph", "client"),
+    *("transfer", "pickle", "scheduler", "graph", "messages", "client"),
 )
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
@@ -79,6 +79,7 @@ _ELSE: Final = {
 }
 _NONE_BEGAN: Final = "None of its tasks began, and no thread was free."
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
+_NEWS: Final = "The scheduler knew of ends {} later than blocked event loops explain."
 _NO_PATH: Final = "What the run waited for is not known: its spans have no path"
 _WHY_NO_PATH: Final = (
     "They are still open or were cut off, some of their work is older than the bridge, or "
@@ -93,6 +94,11 @@ _BLOCKED: Final = (
 _BETWEEN: Final = (
     "Between root spans, nothing was submitted: the client fetched results or did something else, "
     "or a person was away."
+)
+_HELD_THREADS: Final = "Tasks of {} used no CPU for {:.0%} of the threads' time"
+_NO_TASK_BEHIND: Final = (
+    "How much sooner the run would end without that is not known: hardly any task waited for a "
+    "thread."
 )
 _NOTHING: Final = (
     "The telemetry has no span with work that has ended",
@@ -312,6 +318,12 @@ def _healthy(facts: Facts) -> Diagnosis:
     unknown = sum(root.unreported for root in roots)
     paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
     known = computing and paid and unknown <= _SHARE * paid
+    waited = sum(_spent(root.activities, "-noncpu") for root in roots)
+    if waited > paid / 2 > 0:
+        # It can wait for the task that computed, or beside it: nobody knows what a cure saves.
+        functions = _listed(name for span in facts.spans for name in _waiting(span.work))
+        found = _said(facts, "off_cpu", "", functions, _NO_TASK_BEHIND)
+        return replace(found, title=_HELD_THREADS.format(functions, waited / paid))
     said = [f"computing {computing / paid:.0%}"] if known else []
     # They may have waited to the end.
     if cancelled := int(sum(root.cancelled for root in roots)):
@@ -810,9 +822,17 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(self.blocked, *_STALLS[1:]), self.functions, said)
-        self._say(self.loop[0], min(self.blocked, left["report"]), "", self.loop[1])
+        self._say(self.loop[0], self._take(self.blocked, "report"), "", self.loop[1])
+        # Samples of loops that were blocked can miss some of it.
+        if self.waits == "off_cpu" and left["report"] > self.blocked:
+            news = self._take(inf, "report")
+            # Messages to workers take as long as those from them.
+            late = news + self._take(news, "unbegun", "starting", "own")
+            self._say("messages", late, "", _NEWS.format(seconds(news)))
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
+            if kind == "starting":
+                evidence = f"{evidence} {self.loop[1]}"
             self._say(kind, left[part], "", evidence)
 
     # ---------------------------------------------------------------------------- work

@@ -67,8 +67,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "starting": Kind(
         "{span} waited {took} for workers to begin its tasks",
-        "Import modules before the run (worker preload, PipInstall plugin), and make closures "
-        "smaller.",
+        "If event loops of workers were blocked, import modules before the run (worker preload, "
+        "PipInstall plugin); else, make closures smaller, and look at the network to workers.",
     ),
     "worker_loop": Kind(
         "{span} waited {took} for a worker whose event loop was blocked",
@@ -109,6 +109,10 @@ KINDS: Final[dict[str, Kind]] = {
     "graph": Kind(
         "{span} waited {took} until the scheduler had made tasks of its graph",
         "Submit smaller graphs: load data in tasks, or scatter it once, instead of passing it.",
+    ),
+    "messages": Kind(
+        "{span} waited {took} for messages between the scheduler and workers",
+        "Look at the network between them, or move workers closer to the scheduler.",
     ),
     "client": Kind(
         "{span} waited {took} for its client",
