@@ -70,7 +70,7 @@ def recorded(
         for number, one in enumerate(threads):
             # No two of them send their heartbeats in one moment, or when workers steal.
             time.sleep(0.0731)
-            b.cluster.add_worker(f"w{number}", one, resources={"slot": 1})
+            b.cluster.add_worker(f"w{5 * number % 37}", one, resources={"slot": 1})
         before(b)
         with dask_otel.span("work"):
             work(b)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from math import isfinite
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
@@ -109,6 +110,10 @@ def graph_line(
             column.append(value)
         breathe()
     identity = span.identity
+    places = {
+        one.address: place
+        for place, one in enumerate(sorted(log.workers, key=attrgetter("address")))
+    }
     about = {
         "version": VERSION,
         "trace_id": f"{identity.trace_id:032x}",
@@ -129,6 +134,7 @@ def graph_line(
                 "went": numbers.time(one.went),
                 "hash": one.hash & _BITS,
                 "seen": numbers.time(log.seen.get(one.address)),
+                "place": places[one.address],
             }
             for one in log.workers
         ],
@@ -201,7 +207,7 @@ class _Numbers:
         self.durations: list[float | None] = []
         self.longest: list[float | None] = []
         self.bandwidth: float | None = None
-        #: How many tasks it had made by then.
+        #: How many tasks it had sent to workers by then.
         self.made: int | None = None
         #: By the identity of the lists of their submissions.
         self.groups: dict[int, int] = {}

@@ -134,11 +134,11 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         submissions = plan.submissions.items()
         self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
-        #: What the scheduler gets at the start.
-        self._made, self._expected = plan.made, {**plan.expected}
+        #: What the scheduler does not have yet.
+        self._expected = {**plan.expected}
         self._over = threading.Event()
         #: The workers by their addresses, and when they have begun by their numbers.
-        self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
+        self._workers = {f"lab://{one.name}": one for one in plan.workers}
         #: By the keys of tasks and the addresses of workers.
         self.places: dict[object, int] = {key: one.hash for key, one in plan.tasks.items()}
         self.places |= {address: one.hash for address, one in self._workers.items()}
@@ -152,9 +152,6 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
     def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
         """See ``SchedulerPlugin.update_graph``: give new tasks what the recorded ones had."""
         plan = self.plan
-        if self._made:
-            scheduler.n_tasks = self._made
-            self._made = None
         for key in tasks:
             state, task = scheduler.tasks[key], plan.tasks[key]
             if expected := self._expected.pop(state.prefix.name, None):
@@ -190,6 +187,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         """Start the workers. Belongs to the scheduler's machine, like the following ones."""
         self._cluster = cluster
         cluster.scheduler.add_plugin(self)
+        cluster.scheduler.n_tasks = self.plan.made
         if self.plan.is_even:
             # Dask then keeps it until there is one.
             cluster.scheduler.is_rootish = lambda task: (
@@ -208,7 +206,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             return max(0.0, ready - now) + (self._row(key).disk or 0.0)
 
         worker = await self._cluster.start_worker(
-            f"w{number}", one.threads, resources=one.resources, delay=delay
+            one.name, one.threads, resources=one.resources, delay=delay
         )
         if one.beat is not None:
             beats = worker.periodic_callbacks["heartbeat"]
@@ -216,21 +214,21 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             every = heartbeat_interval(len(self._workers))
             beats.callback_time = 1000 * every
             await asyncio.sleep((self.plan.begins + one.beat - self._cluster.loop.now) % every)
-            self._cluster.machine(f"w{number}").run(beats.start)
+            self._cluster.machine(one.name).run(beats.start)
 
     async def _life(self, number: int) -> None:
         """Let a worker come and go."""
-        one, cluster, name = self.plan.workers[number], self._cluster, f"w{number}"
+        one, cluster = self.plan.workers[number], self._cluster
         if one.came:
             await asyncio.sleep(self._began + one.came - cluster.loop.now)
             await self._start(number)
         if one.went < inf:
             await asyncio.sleep(self._began + one.went - cluster.loop.now)
             if one.killed:
-                cluster.kill(name)
+                cluster.kill(one.name)
             else:
-                del cluster.workers[name]
-                await cluster.scheduler.retire_workers(names=[name], close_workers=True)
+                del cluster.workers[one.name]
+                await cluster.scheduler.retire_workers(names=[one.name], close_workers=True)
 
     # ---------------------------------------------------------------------------- the user
 

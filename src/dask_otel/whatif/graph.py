@@ -110,8 +110,13 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
     yield "its name and ids", [graph.name, graph.trace_id, graph.span_id], _is_text
     yield "its start and stop", [graph.start, graph.stop, took], _number(0.0)
     yield "prefixes", graph.prefixes, _is_text
-    worker = {"threads": _number(1, 1e6), "resources": _is_amounts, "hash": _or_none(whole)}
-    yield "workers", graph.workers, _fields(**worker, came=at, went=at, seen=at)
+    worker = {
+        "threads": _number(1, 1e6),
+        "resources": _is_amounts,
+        **dict.fromkeys(("hash", "place"), _or_none(whole)),
+        **dict.fromkeys(("came", "went", "seen"), at),
+    }
+    yield "workers", graph.workers, _fields(**worker)
     yield "submissions", graph.submissions, _number(-LARGEST, took + 1.0)
     places = _or_none(_each(whole))
     yield "restrictions", graph.restrictions, _fields(workers=places, resources=_is_amounts)

@@ -75,6 +75,8 @@ class Submission(NamedTuple):
 class Worker(NamedTuple):
     """A worker of a replay."""
 
+    #: By the names, Dask has them in the recorded order.
+    name: str
     threads: int
     resources: Mapping[str, float]
     #: When it came and went.
@@ -112,9 +114,8 @@ class Plan(NamedTuple):
     is_even: bool
     #: Seconds after the start of the cluster, which decide when workers steal.
     begins: float
-    #: How many tasks the scheduler has made with those of the first submission, which decides where
-    #: the first of them goes; None if it is unknown.
-    made: int | None
+    #: How many tasks the scheduler has sent before, which decides where the first of these goes.
+    made: int
     #: By prefix, the seconds that it expects of a task, and the longest that it has seen so far;
     #: negative if it knows none.
     expected: Mapping[str, tuple[float, float]]
@@ -231,7 +232,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         ),
         graph.restrictions, latency, wire, rest, config, is_even,
         # They steal as they did, or a third or two thirds of it earlier.
-        begins + interval * order / 3 - latency - stealing_at, scheduler["made"],
+        begins + interval * order / 3 - latency - stealing_at, scheduler["made"] or 0,
         expected,
     )  # fmt: skip
 
@@ -280,6 +281,7 @@ def _workers(
             went = inf
         known.append(
             Worker(
+                name=f"w{one.get('place', number):05}-{number}",
                 threads=one["threads"],
                 resources=one.get("resources", {}),
                 came=one["came"] or 0.0,
@@ -293,15 +295,15 @@ def _workers(
         )
     if change.workers is None:
         return known
-    return [
+    more = [
         known[number % len(known)]._replace(
-            threads=threads,
-            came=0.0,
-            went=inf,
-            slowness=slowness.get(number, {}),
-            hash=known[number].hash if number < len(known) else hash((number, order)),
+            name=f"w{number:05}", slowness={}, hash=hash((number, order))
         )
-        for number, threads in enumerate(change.workers)
+        for number in range(len(known), len(change.workers))
+    ]
+    return [
+        one._replace(threads=threads, came=0.0, went=inf)
+        for one, threads in zip(known + more, change.workers, strict=False)
     ]
 
 
