@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import logging
+import pickle
 import re
+import subprocess
 import sys
 import threading
 import weakref
@@ -151,8 +154,8 @@ def test_it_is_there_only_if_asked_for_and_leaves_nothing(caplog: Any) -> None:
 def test_behind_a_prefix_and_proxies(
     prefix: str | None, links: dict[str, str], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def made(pages: module.Pages, span_id: str) -> str:
-        return f"the report of {span_id}"
+    async def made(pages: module.Pages, span_id: str) -> bytes:
+        return f"the report of {span_id}".encode()
 
     monkeypatch.setattr(module.Pages, "report", made)
     caplog.set_level(logging.INFO, "distributed.dask_otel")
@@ -247,6 +250,8 @@ def headlines(page: str) -> list[str]:
 def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # It would hold up the event loop.
+    monkeypatch.setattr("dask_otel.report.child.report_of", None)
     with cluster() as client:
         registered(client)
         with span(HOSTILE) as span_id:
@@ -273,8 +278,8 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
         monkeypatch.setattr(module, "LARGE", 0)
         with span("late"):
             wait(client.submit(int))
-        eventually(lambda: headlines(read(client))[:-2] == ["see its report"])
-        monkeypatch.setitem(sys.modules, "bokeh.resources", None)
+        eventually(lambda: headlines(read(client))[:-2] == [module._IS_LARGE])
+        monkeypatch.setitem(sys.modules, "bokeh", None)
         with pytest.raises(HTTPError, match=r"501: .*\[report\]") as refused:
             read(client, path)
         refused.value.close()
@@ -282,7 +287,35 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
         recorder = client.cluster.scheduler.plugins["dask-otel"].bridge.recording.recorder
         recorder._most = 0
         recorder.add("logs", b"")
+        monkeypatch.undo()
         assert status(client, path) == 404
+
+
+def test_a_process_that_is_killed_leaves_the_page_without_headlines(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(module, "_LIMIT", 0.0)
+    with cluster() as client:
+        registered(client)
+        with span("etl") as span_id:
+            wait(client.submit(int))
+        eventually(lambda: headlines(read(client)) == [unescape(module._UNREADABLE)])
+        assert status(client, f"/otel/report/{span_id}") == 500
+    assert "the process of the report ended with status -9" in caplog.text
+
+
+def test_a_process_ends_with_the_one_that_asked() -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "dask_otel.report.child"]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin
+        assert process.stdout
+        # It would take minutes.
+        pickle.dump(
+            (False, [("x", [("logs", gzip.compress(b"{}"))] * 1000, {})] * 1000), process.stdin
+        )
+        process.stdin.close()
+        assert (process.stdout.read(), process.wait()) == (b"", 1)
 
 
 def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from distributed import span, wait
 
 import dask_otel
 from dask_otel._dask import overview as module
+from dask_otel.report import child
 from dask_otel.scheduler import live_page
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -157,13 +158,18 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     found["ended"].reverse()
     pages._page(found)
     headlines = {one["name"]: one["headline"] for one in found["ended"]}
-    assert headlines["earlier"] == ""
+    assert headlines["earlier"] == live_page._IS_LARGE
     assert headlines["later"]
     monkeypatch.undo()
     # Without it, both have one: in turn, and for good after they can have changed.
     monkeypatch.setattr(live_page, "ROOM", 1)
-    made, whole = [], live_page._report
-    monkeypatch.setattr(live_page, "_report", lambda *of: made.append(of[0]) or whole(*of))
+    made: list[str] = []
+
+    def read(as_page: bool, asked: Any) -> bytes:
+        made.extend(span_id for span_id, *_ in asked)
+        return child.answer(as_page, asked)
+
+    monkeypatch.setattr(live_page, "_read", read)
     pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
     looks = []
     for _ in range(6):
@@ -178,7 +184,7 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     recorder.add("logs", b"")
     assert recorder.lost()["metrics"]
     (one,) = (one for one in found["ended"] if one["name"] == "later")
-    report = live_page._report(one["id"], *recorder.since(one["start"]))
+    report = child._report(one["id"], *recorder.since(one["start"]))
     assert report is not None
     (account,) = report.accounts()
     assert [span.full_name for span in account.session.of_type("span")] == ["later"]

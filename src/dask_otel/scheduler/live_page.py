@@ -1,32 +1,40 @@
 """``/otel``: the page of spans on the scheduler's own HTTP server, and the report of a run.
 
-Nothing is done while nobody asks. The event loop only reads facts, in short steps; texts are made
-in a thread. The headline of a run that has ended is that of its report.
+Nothing is done while nobody asks. The event loop only reads facts, in short steps; the page is made
+in a thread, and reports in a process. The headline of a run that has ended is that of its report.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import pickle
+import subprocess
 import time as clocks
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tornado.web import HTTPError, RequestHandler
 
+from dask_otel._children import started
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.overview import overview
 from dask_otel._dask.settled import SettledSpans
-from dask_otel.pump.recorder import RecordedRow, Recorder
+from dask_otel._log import logger
+from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.wiring import RECORDED
 
 if TYPE_CHECKING:
-    from dask_otel.report.document import Report
+    from dask_otel.report.child import Asked
+
+Made = TypeVar("Made")
 
 #: Seconds for which one answer serves all requests, at least; and as multiples of the time that it
-#: took on the event loop, and in a thread, which takes turns with the event loop.
+#: took on the event loop, and beside it.
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 BESIDE: Final = 4.0
@@ -49,6 +57,14 @@ _HEADERS: Final = (
 _LIVE: Final = "frame-ancestors 'self'"
 _REPORT: Final = f"{_LIVE}; sandbox allow-scripts allow-popups"
 
+#: The longest time for a process, in seconds.
+_LIMIT: Final = 600.0
+
+#: In place of a headline.
+_IS_LARGE: Final = "not read here, as it has much telemetry: see its report"
+_IS_GONE: Final = "its telemetry is no longer in memory"
+_UNREADABLE: Final = "could not be read: the scheduler's log says why"
+
 _NO_BOKEH: Final = "Reports need dask-otel[report] where the scheduler runs"
 
 
@@ -59,7 +75,7 @@ class Pages:
         self, adapter: SchedulerAdapter, settled: SettledSpans, recorder: Recorder
     ) -> None:
         self._adapter, self._settled, self._recorder = adapter, settled, recorder
-        self._live: str | None = None
+        self._live: bytes | None = None
         self._until = 0.0
         #: By span and its end, as it may go on: the headline of its report (None before it is
         #: made), and when to make it again, as it can change; infinite if it can't.
@@ -67,7 +83,7 @@ class Pages:
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
 
-    async def live(self) -> str | None:
+    async def live(self) -> bytes | None:
         """Return the page of the present state; all requests share a small part of the loop."""
         async with self._locks[0]:
             began = clocks.monotonic()
@@ -79,7 +95,7 @@ class Pages:
                 self._until = now + max(FRESH, SPARED * (read - began), BESIDE * (now - read))
             return self._live
 
-    async def report(self, span_id: str) -> str | None:
+    async def report(self, span_id: str) -> bytes | None:
         """Return the report of a span; None if it is unknown, or no longer in memory."""
         start = self._settled.enqueued(span_id)
         if start is None:
@@ -87,11 +103,12 @@ class Pages:
         async with self._locks[1]:
             return await _made(partial(self._html, span_id, start))
 
-    def _html(self, span_id: str, start: float) -> str | None:
-        report = _report(span_id, *self._recorder.since(start))
-        return None if report is None else report.html()
+    def _html(self, span_id: str, start: float) -> bytes | None:
+        if find_spec("bokeh") is None:
+            raise ImportError("bokeh is missing")
+        return _read(True, [(span_id, *self._recorder.since(start))]) or None
 
-    def _page(self, facts: dict[str, Any]) -> str:
+    def _page(self, facts: dict[str, Any]) -> bytes:
         """Add the headlines of runs that have ended, and return the page. In a thread.
 
         They come in turn, with one look after the other: first those of runs that have none.
@@ -99,39 +116,56 @@ class Pages:
         known, self._headlines = self._headlines, {}
         now, room = facts["time"], ROOM
         new: tuple[str | None, float] = None, now + _SETTLES
+        asked: dict[tuple[str, float], Asked] = {}
         runs = [((one["id"], one["ended"]), one) for one in facts["ended"]]
         for run, one in sorted(runs, key=lambda item: known.get(item[0], new)[0] is not None):
             title, again = known.get(run, new)
             if room > 0 and (title is None or now >= again):
                 rows, lost = self._recorder.since(one["start"])
                 size = sum(len(data) for signal, data in rows if signal != "graph")
-                is_small = size <= LARGE
-                room -= size * is_small
-                report = _report(one["id"], rows, lost) if is_small else None
-                if report is not None:
-                    title = report.accounts()[0].diagnoses[0].title
-                elif now >= again or not is_small:
-                    # Until then, its rows may be on their way.
-                    title = ""
+                if size <= LARGE:
+                    room -= size
+                    asked[run] = one["id"], rows, lost
+                else:
+                    title = _IS_LARGE
                 again = inf if now >= again else again
             self._headlines[run] = title, again
-            one["headline"] = title
+        for run, found in zip(asked, _titles([*asked.values()]), strict=True):
+            title, again = self._headlines[run]
+            # Until then, its rows may be on their way.
+            self._headlines[run] = found or (_IS_GONE if again == inf else title), again
+        for run, one in runs:
+            one["headline"], _ = self._headlines[run]
         # Here, because it imports much.
         from dask_otel.report.page.html import live_page
 
-        return live_page(facts)
+        return live_page(facts).encode("utf-8", "replace")
 
 
-def _report(span_id: str, rows: Sequence[RecordedRow], lost: Mapping[str, int]) -> Report | None:
-    """Return the report of a span, if it is in some rows."""
-    from dask_otel.report.document import report_of
-    from dask_otel.report.telemetry.model import Block
+def _titles(asked: Sequence[Asked]) -> Sequence[str | None]:
+    """Return the headlines of reports; None of a span that is not in its rows."""
+    try:
+        found: list[str | None] = json.loads(_read(False, asked)) if asked else []
+    except (OSError, RuntimeError):
+        logger.warning("dask-otel can't read the headlines of runs", exc_info=True)
+        return [_UNREADABLE] * len(asked)
+    return found
 
-    report = report_of(rows, lost, Block("", span_id))
-    return report if any(run.own for run in report.runs) else None
+
+def _read(as_page: bool, asked: Sequence[Asked]) -> bytes:
+    """Return what the process of a report answers; see `dask_otel.report.child.answer`."""
+    with started("dask_otel.report.child", _LIMIT, stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        pickle.dump((as_page, asked), process.stdin)
+        process.stdin.flush()
+        found = process.stdout.read()
+        if status := process.wait():
+            raise RuntimeError(f"the process of the report ended with status {status}")
+        return found
 
 
-async def _made(make: Callable[[], str | None]) -> str | None:
+async def _made(make: Callable[[], Made]) -> Made:
     return await asyncio.wrap_future(apart(make, "dask-otel-page"))
 
 
@@ -153,4 +187,4 @@ class PageHandler(RequestHandler):
         for name, value in _HEADERS:
             self.set_header(name, value)
         self.set_header("Content-Security-Policy", _REPORT if span_id else _LIVE)
-        self.finish(page.encode("utf-8", "replace"))
+        self.finish(page)

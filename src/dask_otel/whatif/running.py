@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from tempfile import TemporaryFile
-from threading import TIMEOUT_MAX, Timer
 from time import monotonic
 from typing import Any, Final
 
+from dask_otel._children import started
 from dask_otel.core.figures import counted
 from dask_otel.core.figures import seconds as in_words
 from dask_otel.whatif.experiments import Experiment
@@ -157,24 +156,18 @@ def _answers(
     with TemporaryFile() as request:
         request.write(json.dumps(asked, default=vars).encode())
         request.seek(0)
-        with subprocess.Popen(
-            [sys.executable, "-m", "dask_otel.whatif.child"],
-            stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
-            env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
+        # The order of sets is then the same each time.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        with started(
+            "dask_otel.whatif.child", until - monotonic(),
+            stdin=request, stderr=subprocess.STDOUT, env=environment,
         ) as process:  # fmt: skip
-            timer = Timer(min(until - monotonic(), TIMEOUT_MAX), process.kill)
-            try:
-                timer.start()
-                for line in process.stdout or ():
-                    if line.startswith(b'{"'):
-                        yield json.loads(line)
-                    else:
-                        words = line.decode(errors="replace").strip() or words
-                status = process.wait()
-            finally:
-                timer.cancel()
-                process.kill()
+            for line in process.stdout or ():
+                if line.startswith(b'{"'):
+                    yield json.loads(line)
+                else:
+                    words = line.decode(errors="replace").strip() or words
+            status = process.wait()
     if status and monotonic() < until:
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last output: {words}"
