@@ -12,13 +12,15 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from tests.cluster import proof
+from tests.cluster import forked, proof
 from tests.cluster.truth import (
     is_settled,
 )
 from tests.covering import uncovered
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
+
+forked.choose_libraries()
 
 #: Quick settings, so that tests need not wait for a person's.
 QUICK = {"spans": {"linger": "200ms"}}

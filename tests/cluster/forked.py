@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import dask
+from distributed import utils
 
 #: What is read at the import of the libraries, or before it: with one of these, a process is new.
 EARLY = {"PYTHONPATH", "DASK_LOGGING"}
@@ -31,8 +32,19 @@ LIBRARIES = (
     "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
     "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
     "opentelemetry.proto.collector.logs.v1.logs_service_pb2",
+    # Of modules that workers import for the functions of tests.
+    "pytest",
     __name__,
 )
+
+
+def choose_libraries() -> None:
+    """Let the server that this process may start import these.
+
+    Dask would let it import pandas, and import it here, too.
+    """
+    utils._forkserver_preload_set = True
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*LIBRARIES])
 
 
 class Forked(multiprocessing.context.ForkServerProcess):
@@ -40,8 +52,7 @@ class Forked(multiprocessing.context.ForkServerProcess):
 
     def __init__(self, log: str, module: str, args: Sequence[str], env: Mapping[str, str]) -> None:
         super().__init__(target=_become, args=(log, module, args, dict(env)))
-        # For the server, if this is its first process.
-        multiprocessing.get_context("forkserver").set_forkserver_preload([*LIBRARIES])
+        choose_libraries()
         self.start()
 
     def poll(self) -> int | None:
@@ -62,6 +73,7 @@ def _become(log: str, module: str, args: Sequence[str], env: Mapping[str, str]) 
     os.environ.clear()
     os.environ.update(env)
     dask.config.refresh()
+    choose_libraries()
     sys.argv = [module, *args]
     try:
         if module.endswith(".py"):
