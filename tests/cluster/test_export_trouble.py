@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.environment import run
+from tests.cluster.processes import ran
 from tests.receiver import refusing, silent_server
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.xdist_group("forked"),
     pytest.mark.unreconciled("nobody receives anything"),
 ]
 
@@ -46,8 +47,9 @@ def test_endpoints_that_hang_or_are_not_there_delay_nothing(tmp_path: Path) -> N
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     with silent_server() as silent, refusing() as nobody:
-        done = run(
-            str(program),
+        said = ran(
+            program,
+            folder=tmp_path,
             OTEL_EXPORTER_OTLP_ENDPOINT=silent,
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=nobody,
@@ -59,15 +61,15 @@ def test_endpoints_that_hang_or_are_not_there_delay_nothing(tmp_path: Path) -> N
             OTEL_EXPORTER_OTLP_TIMEOUT="200",
         )
     # Neither the close nor the interpreter has waited for the exporters.
-    assert "CLOSED" in done.stdout
+    assert "CLOSED" in said
     # In Dask's own format.
     line = r"^[\d-]+ [\d:,]+ - distributed\.dask_otel - (\w+) - (.*)$"
-    logged = re.findall(line, done.stderr, re.MULTILINE)
+    logged = re.findall(line, said, re.MULTILINE)
     warned = [text for level, text in logged if level == "WARNING"]
     for place in (f"{silent} (OTLP over gRPC)", f"{nobody} (OTLP over HTTP)"):
         assert sum(place in text for text in warned) == 1, warned
     assert "ERROR" not in dict(logged)
     # No traceback of ours; Dask's own come if a heartbeat meets a scheduler that has closed.
-    assert "/dask_otel/" not in done.stderr
+    assert "/dask_otel/" not in said
     # Exporters' own messages are held back.
-    assert "LOG opentelemetry" not in done.stderr
+    assert "LOG opentelemetry" not in said

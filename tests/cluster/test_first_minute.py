@@ -13,6 +13,7 @@ import dask
 import pytest
 
 from dask_otel import read_report
+from tests.cluster.processes import ran
 from tests.environment import REPOSITORY, inherited
 from tests.receiver import receiver
 from tests.waiting import ended, eventually
@@ -103,14 +104,28 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-def test_programs_print_what_the_pages_say(tmp_path: Path, newcomer: dict[str, str]) -> None:
+#: Runs programs of a folder there, one after the other, and keeps what they print.
+BOTH = """
+import contextlib, os, runpy, sys
+os.chdir(sys.argv[1])
+with open("printed", "w") as printed, contextlib.redirect_stdout(printed):
+    for name in "12":
+        runpy.run_path(name, run_name="__main__")
+"""
+
+
+@pytest.mark.xdist_group("forked")
+def test_programs_print_what_the_pages_say(tmp_path: Path) -> None:
     """That it works with processes, and what a report is made of, is shown by the first program."""
     # The second one configures the process.
     for name, page, part in (("1", QUICKSTART, "span_metrics"), ("2", README, "LocalCluster")):
         program = block(page, "python", part).replace("n_workers=2", "processes=False, n_workers=2")
         (tmp_path / name).write_text(program)
-    both = "import runpy; [runpy.run_path(name, run_name='__main__') for name in '12']"
-    assert re.fullmatch(r"success 3 \d+\.\d+\n45\n", run(f'python -c "{both}"', tmp_path, newcomer))
+    both = tmp_path / "both.py"
+    both.write_text(BOTH)
+    ran(both, str(tmp_path), folder=tmp_path, DASK_CONFIG=str(tmp_path / "config"))
+    printed = (tmp_path / "printed").read_text()
+    assert re.fullmatch(r"success 3 \d+\.\d+\n45\n", printed)
     (one,) = read_report(tmp_path / "telemetry").runs
     assert {span.full_name for span in one.of_type("span")} == {"first run"}
 

@@ -11,7 +11,6 @@ import io
 import logging
 import os
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import dask_otel
 from dask_otel.doctor.asking import facts_of_scheduler
 from dask_otel.scheduler.plugin import OtelSchedulerPlugin
 from tests import environment
-from tests.cluster.processes import ran
+from tests.cluster.processes import cluster, ran
 from tests.environment import REPOSITORY
 
 pytestmark = [
@@ -61,16 +60,6 @@ with Client(sys.argv[1]) as client:
     assert dask_otel.unregister(client) == "stopped"
 """
 
-#: A cluster in one process; it ends with its standard input.
-OLD_CLUSTER = """
-import sys
-from distributed import LocalCluster
-options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
-with LocalCluster(n_workers=1, **options) as cluster:
-    print(cluster.scheduler_address, flush=True)
-    sys.stdin.read()
-"""
-
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -93,17 +82,13 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_a_client_of_today_and_a_scheduler_of_before(
-    earlier: Path, caplog: pytest.LogCaptureFixture
+    earlier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environ = environment.inherited(PYTHONPATH=str(earlier), **environment.OFF)
-    with subprocess.Popen(
-        [sys.executable, "-c", OLD_CLUSTER],
-        env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdin
-        assert process.stdout
-        address = process.stdout.readline().strip()
-        with process.stdin, Client(address) as client:
+    before = ("--preload", f"import sys; sys.path.insert(0, {str(earlier)!r})")
+    with cluster(tmp_path, forked=True) as made:
+        made.start_scheduler(*before, env=environment.OFF)
+        made.start_worker("w", *before)
+        with Client(made.address) as client:
             package = client.run_on_scheduler(eval, "__import__('dask_otel').__file__")
             assert package.startswith(str(earlier))
             assert dask_otel.register(client) == "started"
@@ -124,7 +109,7 @@ def test_a_client_of_today_and_a_scheduler_of_before(
                 assert client.submit(pow, 2, 4).result() == 16
             if block.report is None:
                 assert "needs dask-otel, as new as here or newer" in caplog.text
-            facts = asyncio.run(facts_of_scheduler(address, 60))
+            facts = asyncio.run(facts_of_scheduler(made.address, 60))
             assert facts["process"]["bridge"]["state"] == "absent"
 
 
