@@ -74,3 +74,7 @@ def test_where_an_adopted_trace_is_forgotten_no_parent_is_named_that_is_elsewher
     again = generations.next("r", ("root",), (), 9.0, ())
     assert (again.parent_span_id, again.first) == (None, None)
     assert again.trace_id == identity.trace_id("r", again.generation)
+    # Nor is a number given twice, also if a span with a smaller one is forgotten later.
+    for ident in (again, *[generations.first(name, (name,), ()) for name in "yz"]):
+        end(generations, ident)
+    assert generations.next("r", ("root",), (), 19.0, ()).generation > again.generation
