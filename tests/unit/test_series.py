@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
@@ -397,6 +397,7 @@ def test_history(state, history):
     ),
     cap=st.integers(1, 12) | st.just(2000),
 )
+@example(steps=[({"w1": 1, "w2": 1}, True)], cap=1)
 def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
     state = make_state(START, limits=make_series_limits(max_series=cap))
     before: dict[Any, int] = {}
@@ -410,6 +411,7 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
             held = []
             found = shown(state, 60 * number)
             assert sum(found.get(THREADS, {}).values()) == sum(present.values())
+            assert len(found.get(THREADS, {})) <= cap
             clean = Counter(label_text(name, Sanitizer()) for name in present)
             ages = found.get(AGE, {})
             if len(NAMES) <= make_series_limits(max_series=cap).ordinary_series:
@@ -421,12 +423,15 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
 
 def test_a_histogram_delta_has_the_extremes_of_what_it_holds():
     state, found = make_state(START, temporality="delta"), []
-    for number, (value, ok) in enumerate([(5.0, True), (9.0, False), (7.0, True), (8.0, True)], 1):
+    exports = [(5.0, True), (9.0, False), (7.0, True), (8.0, True), (1e308, False), (1e308, True)]
+    for number, (value, ok) in enumerate(exports, 1):
         observe(state, value)
         point = collect(state, 60 * number, ok)["dask.span.duration"][-1]
         found.append((point.count, point.min, point.max))
-    assert found == [(1, 5.0, 5.0), (1, 9.0, 9.0), (2, 7.0, 9.0), (1, 8.0, 8.0)]
-    assert collect(state, 300) == {}
+    # The sum of the last two would be infinite.
+    huge = [(1, 1e308, 1e308)] * 2
+    assert found == [(1, 5.0, 5.0), (1, 9.0, 9.0), (2, 7.0, 9.0), (1, 8.0, 8.0), *huge]
+    assert "dask.span.duration" not in collect(state, 420)
 
 
 # ------------------------------------------------------------------ histograms, exemplars
@@ -437,9 +442,11 @@ def observe(state, value, ids=(11, 22), time_ns=0):
     state.apply(MetricBatch(time_ns, observations=[observation]))
 
 
-def test_a_histogram_is_born_with_an_empty_point(state):
+# Unknown, and of a clock that was set back meanwhile.
+@pytest.mark.parametrize("time_ns", [0, START + 99 * S])
+def test_a_histogram_is_born_with_an_empty_point(state, time_ns):
     for value in (0.1, 0.2, 100_000.0, -1.0):
-        observe(state, value)
+        observe(state, value, time_ns=time_ns)
     attributes = {
         "dask.span.name": "a/b",
         "dask.span.root.name": "a",
