@@ -150,24 +150,37 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize(
+    ("max_size", "stuck", "before", "after"),
+    [
+        (10**6, False, "first\n", ["first\nsecond line\n"]),
+        # Where it can't be taken back, it is the last of its file.
+        (10**6, True, "first\nsecond", ["first\nsecond", "second line\n"]),
+        # It is longer than a file may be.
+        (8, False, "first\n", ["first\n", "second line\n"]),
+    ],
+)
 def test_half_a_line_on_a_full_disk_is_taken_back(
-    tmp_path: Path, disk: SimpleNamespace, stuck: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    disk: SimpleNamespace,
+    max_size: int,
+    stuck: bool,
+    before: str,
+    after: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where it can't be, it is the last of its file."""
-    with rotated(tmp_path) as file:
+    with rotated(tmp_path, max_size=max_size) as file:
         file.write([b"first"])
         if stuck:
             monkeypatch.setattr("dask_otel.pump.rotated.os.ftruncate", BROKEN)
         for _ in range(20):
             with pytest.raises(OSError, match="No space left"):
                 file.write([b"second line"])
-            assert texts(tmp_path)["1"] == ("first\nsecond" if stuck else "first\n")
+            assert texts(tmp_path)["1"] == before
             # The tries push out nothing.
             assert len(texts(tmp_path)) <= 2
         disk.room = 1000
         file.write([b"second line"])
-    after = ["first\nsecond", "second line\n"] if stuck else ["first\nsecond line\n"]
     assert list(texts(tmp_path).values()) == after
 
 
