@@ -210,11 +210,10 @@ class SpanLane(Lane[SpanSink]):
         failed = 0
         while self.policy.queue and failed < LAST_TRIES and self._now() < until:
             self.policy.retry_at = 0.0
-            before = len(self.policy.queue)
             if self.attempt(until) or not self.policy.queue:
                 failed = 0
                 continue
-            failed = failed + 1 if len(self.policy.queue) == before else 0
+            failed += 1
             self.policy.doubt = True
             if self.answer.absent or self.answer.pause > 0.0:
                 # `finish` decides how long to wait for it.
