@@ -281,15 +281,18 @@ def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_
     monkeypatch.setattr("dask_otel.pump.spooled.MOMENT", 60.0)
     with pumping(store, spans, running=True) as pump:
         spans.go_on.clear()
-        offer(pump, *range(1, 301))
+        store.go_on.clear()
+        # More than two writes take, of which the first one hangs until the time is over.
+        offer(pump, *range(1001, 1901))
         pump.request_close(0.0)
+        store.go_on.set()
         eventually(lambda: pump.spooled.written)
         pump.release()
         spans.go_on.set()
         eventually(lambda: pump.closed)
     assert len(spans.exported) >= outcomes(pump).total() == outcomes(pump)["exported"]
     left = {row.body for _, row in list(store.rows.values())}
-    assert left | set(spans.exported) == set(range(1, 301))
+    assert left | set(spans.exported) == set(range(1001, 1901))
 
 
 def test_at_the_end_the_lanes_wait_for_what_is_written_last(store, spans):
@@ -522,7 +525,8 @@ def test_a_span_whose_translation_does_not_return_is_counted_once(
         return translate(item)
 
     monkeypatch.setattr(pumps, "translate", hanging)
-    made = pumping(store, spans, running=True) if stored else pumps.running([spans])
+    sinks = spans, Spans()
+    made = pumping(store, *sinks, running=True) if stored else pumps.running(sinks)
     with made as pump:
         try:
             assert all(offer(pump, 1, 2, groups=1))
@@ -530,12 +534,12 @@ def test_a_span_whose_translation_does_not_return_is_counted_once(
             pump.request_close(0.05)
             eventually(lambda: all(lane.closed.is_set() for lane in pump.spans.lanes))
             pump.release()
-            assert outcomes(pump) == {"shutdown": 4}
+            assert outcomes(pump) == {"shutdown": 8}
             assert "4 spans could not be" in caplog.text
         finally:
             go_on.set()
         eventually(lambda: pump.closed)
-        assert outcomes(pump) == {"shutdown": 4}
+        assert outcomes(pump) == {"shutdown": 8}
     assert (spans.exported, store.rows) == ([], {})
 
 
