@@ -76,3 +76,15 @@ def test_ten_thousand_at_once_come_bit_by_bit():
     core.now += 61.0
     counts = [len(later(core, 1, 0.0)) for _ in range(5)]
     assert counts == [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, 100, 100]
+    # Nor does one end before it begins, if the clock is set back.
+    core.now -= 3600.0
+    signs = later(core, 4, 150.0)
+    assert len(signs) > 100
+    assert all(sign.start <= sign.stop for sign in signs)
+
+
+def test_a_span_whose_work_is_done_shows_no_sign():
+    core = driven(linger=0.0, settle_timeout=1000.0)
+    core.done()
+    assert later(core, 9, 10.0) == []
+    assert core.lifecycle.open
