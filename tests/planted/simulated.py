@@ -1481,7 +1481,7 @@ ROWS: dict[str, Case] = {
         ("lost",),
         workers=4,
         never=("client", "uneven", "restricted"),
-        most=11.0,
+        without=(8.06, 8.5),
         span="etl/fit",
         events={7.5: kill("w1", "w2")},
     ),
