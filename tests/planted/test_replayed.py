@@ -119,7 +119,7 @@ def test_a_report_without_the_answers_of_its_replays_is_the_same(
 ) -> None:
     record(CASES["pinned"], tmp_path)
     before = said(capsys, tmp_path, "--no-replay")
-    assert "The cure can save 2.50 s." in " ".join(before[0].split())
+    assert "The cure can save about 2.50 s." in " ".join(before[0].split())
     # The process dies; it takes too long, except for those who want to wait.
     with monkeypatch.context() as patch:
         patch.setattr(running.sys, "executable", "/bin/false")

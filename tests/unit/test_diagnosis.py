@@ -698,15 +698,18 @@ SAID: list[tuple[Facts, str]] = [
         (CASES[name][0], f"|{title}")
         for name, title in [
             ("held", "train waited 7.74 s of 9.00 s for threads that alice held"),
-            ("lost", "train lost 3.21 s of 11.0 s because worker w2 died"),
+            ("lost", "train lost about 3.21 s of 11.0 s because worker w2 died"),
             ("lost", "It was killed. Suspected: fit-3.|"),
             (
                 "skew",
                 "train waited for 1 task of f (5.00 s) while threads were idle: splitting can save "
-                "3.75 s of 5.00 s",
+                "about 3.75 s of 5.00 s",
             ),
             ("paused", "train waited 4.00 s of 5.00 s while 1 worker was paused: w1"),
-            ("flaky", "train lost 3.00 s of 12.0 s to runs that were repeated: OSError: 503|"),
+            (
+                "flaky",
+                "train lost about 3.00 s of 12.0 s to runs that were repeated: OSError: 503|",
+            ),
             ("failed", "2 tasks failed for good"),
             ("before the first task", "The run waited 8.00 s of 9.00 s for its client"),
             ("healthy", "Nothing is in the way: computing 100%"),
@@ -717,7 +720,7 @@ SAID: list[tuple[Facts, str]] = [
             ("slow worker", "train waited 8.00 s for tasks that take longer on w2"),
             (
                 "a wave too many",
-                "train waited for a free thread: doubling the threads can save 1.00 s",
+                "train waited for a free thread: doubling the threads can save about 1.00 s",
             ),
         ]
     ),
@@ -1034,7 +1037,7 @@ def test_the_title_of_a_measured_cause_has_no_estimate(kind: str) -> None:
     assert ("can save" in one.title) == (got.title != one.title)
     assert got.saving == "Measured by replay, a change: 1.50 s less."
     # The truth can be more: two causes can share seconds, of which only one of them has them.
-    assert one.saving == "The cure can save 2.00 s."
+    assert one.saving == "The cure can save about 2.00 s."
 
 
 def test_threads_of_paused_workers_are_there() -> None:

@@ -227,7 +227,7 @@ def test_page_and_text_tell_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
     five = [one.kind for one in CAUSES]
     more = [five[:1], five, five]
     assert shown == {"Title": [five] * 3, "Evidence": more, "Cure": more}
-    assert short.count("The cure can save 10.0 s.") == 1
+    assert short.count("The cure can save about 10.0 s.") == 1
     # Nothing comes before it but the title and the key figures.
     lines = short.splitlines()
     assert lines[2:4] == ["", "Title of threads."]

@@ -127,7 +127,7 @@ def test_a_comparison_says_which_other_cause_there_is() -> None:
     )
     said = (
         "cause: threads: load waited for a free thread: doubling the threads can save "
-        "30.0 s of 39.0 s before; client: load waited 5.00 s of 6.00 s for its client after"
+        "about 30.0 s of 39.0 s before; client: load waited 5.00 s of 6.00 s for its client after"
     )
     (name,) = compare(before.runs, after.runs).names
     assert said in name.beside

@@ -130,7 +130,7 @@ class Diagnosis:
         """The saving in a sentence; empty if there is none."""
         if self.experiment:
             return f"Measured by replay, {self.experiment}: {seconds(self.seconds)} less."
-        return f"The cure can save {seconds(self.seconds)}." if self.seconds else ""
+        return f"The cure can save about {seconds(self.seconds)}." if self.seconds else ""
 
 
 class _Claim(NamedTuple):

@@ -16,16 +16,16 @@ class Kind(NamedTuple):
 KINDS: Final[dict[str, Kind]] = {
     "failed": Kind("{what} failed for good", "Look at the messages and the tracebacks."),
     "lost": Kind(
-        "{span} lost {took} because {what} died",
+        "{span} lost about {took} because {what} died",
         "Look at the worker's last lines and at the suspected tasks; give workers more memory if "
         "the system killed them.",
     ),
     "memory": Kind(
-        "{span} lost {took} because {what} ran out of memory",
+        "{span} lost about {took} because {what} ran out of memory",
         "Give each worker more memory, or make partitions smaller.",
     ),
     "repeated": Kind(
-        "{span} lost {took} to runs that were repeated: {what}",
+        "{span} lost about {took} to runs that were repeated: {what}",
         "Correct the cause; shorter tasks lose less.",
     ),
     "paused": Kind(
@@ -45,7 +45,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Give it a higher priority= at its submission, or a cluster of its own.",
     ),
     "threads": Kind(
-        "{span} waited for a free thread: {what}doubling the threads can save {took}",
+        "{span} waited for a free thread: {what}doubling the threads can save about {took}",
         "Use more threads, or give the tasks less work.",
     ),
     "restricted": Kind(
@@ -111,7 +111,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Submit smaller graphs: load data in tasks, or scatter it once, instead of passing it.",
     ),
     "messages": Kind(
-        "{span} waited {took} for messages between the scheduler and workers",
+        "{span} waited about {took} for messages between the scheduler and workers",
         "Look at the network between them, or move workers closer to the scheduler.",
     ),
     "client": Kind(
@@ -120,12 +120,13 @@ KINDS: Final[dict[str, Kind]] = {
         "instead of sending them, and fetch small results instead of large ones.",
     ),
     "chain": Kind(
-        "{span} ran {what} one after another while threads were idle: side by side can save {took}",
+        "{span} ran {what} one after another while threads were idle: side by side can save about "
+        "{took}",
         "Submit steps that do not need one another at once; split the others into pieces that run "
         "side by side.",
     ),
     "long_task": Kind(
-        "{span} waited for {what} while threads were idle: splitting can save {took}",
+        "{span} waited for {what} while threads were idle: splitting can save about {took}",
         "Split these tasks; if others ran before them, start these first.",
     ),
     "inner": Kind(
