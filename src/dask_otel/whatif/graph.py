@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dask_otel.core.graph import LARGEST, SUFFIX, VERSION, Row
+
+#: Bytes of a file that are unpacked at once; and zlib's number for its format, with checksums.
+_PIECE, _GZIP = 2**16, 31
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,8 @@ def read_graphs(source: Path | str | bytes, wrong: list[str] | None = None) -> l
     OSError
         If a file can't be read.
     ValueError
-        If a line is no graph. A last line that is cut off is left out instead: a scheduler that was
-        killed leaves one.
+        If a line is no graph, or a file is damaged. A last line that is cut off is left out
+        instead: a scheduler that was killed leaves one.
     """
     files: Sequence[Path | BytesIO]
     if isinstance(source, bytes):
@@ -184,19 +186,26 @@ def read_graphs(source: Path | str | bytes, wrong: list[str] | None = None) -> l
 
 def _lines(file: Path | BytesIO) -> Iterator[Graph | str]:
     """Yield the graphs of a file, and what is wrong with other lines."""
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        number = 1
-        try:
-            for number, line in enumerate(lines, 2):
-                try:
-                    yield Graph.of(json.loads(line))
-                except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                    why = f"line {number - 1} of {file} is no graph of a run: {error}"
-                    yield f"{why}. Remove the line or the file; other runs can be replayed."
-        except EOFError:
-            pass
-        except (gzip.BadGzipFile, zlib.error) as error:
-            if number == 1:
-                yield f"{file} is no graph of a run: {error}"
-        except UnicodeDecodeError as error:
-            yield f"a line of {file} is no graph of a run: {error}"
+    number = 0
+    try:
+        for number, line in enumerate(_unpacked(file), 1):
+            try:
+                yield Graph.of(json.loads(line))
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                why = f"line {number} of {file} is no graph of a run: {error}"
+                yield f"{why}. Remove the line or the file; other runs can be replayed."
+    except zlib.error as error:
+        why = f"line {number + 1} of {file} is no graph of a run: {error}"
+        yield f"{why}. The file is damaged from there on, and the rest of it is left out."
+
+
+def _unpacked(file: Path | BytesIO) -> Iterator[bytes]:
+    """Yield the lines of each member of a gzip file that is complete and undamaged."""
+    with file.open("rb") if isinstance(file, Path) else file as packed:
+        member, content, rest = zlib.decompressobj(_GZIP), b"", b""
+        while rest := rest or packed.read(_PIECE):
+            content += member.decompress(rest)
+            rest = member.unused_data
+            if member.eof:
+                yield from content.splitlines()
+                member, content = zlib.decompressobj(_GZIP), b""
