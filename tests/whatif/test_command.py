@@ -195,12 +195,15 @@ def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):
     assert (err.count("\n"), replays.called) == (1, False)
 
 
-def test_other_runs_are_replayed_beside_a_line_that_is_no_graph(run, replays, capsys):
+@pytest.mark.parametrize(
+    ("value", "clock"), [("long", ""), (99.5, ", unless a clock was set meanwhile")]
+)
+def test_other_runs_are_replayed_beside_a_line_that_is_no_graph(run, replays, capsys, value, clock):
     broken = line(4, "broken")
-    broken["runs"]["seconds"][3] = "long"
+    broken["runs"]["seconds"][3] = value
     write(run, broken)
     why = f"line 1 of {run / '2-0001-graph.jsonl.gz'} is no graph of a run: column seconds of its "
-    why += "runs has 'long', which can't be. Remove the line or the file; other runs can be"
+    why += f"runs has '{value}', which can't be{clock}. Remove the line or the file; other runs can"
     assert why in json.loads(said(capsys, run, "train", "--json")[0])["assumptions"][-1]
     assert why in said(capsys, run, "broken", code=1)[1]
 

@@ -57,7 +57,9 @@ class Graph:
             if not isinstance(values, Sequence):
                 raise TypeError(f"{what} is no list")
             if wrong := [one for one in values if not is_right(one)]:
-                raise ValueError(f"{what} has {str(wrong[0])[:50]!r}, which can't be")
+                is_long = type(wrong[0]) is float and wrong[0] > graph.stop - graph.start
+                why = ", unless a clock was set meanwhile" * is_long
+                raise ValueError(f"{what} has {str(wrong[0])[:50]!r}, which can't be{why}")
         if len({len(graph.runs[name]) for name in Row._fields if name in graph.runs}) > 1:
             raise ValueError("columns of its runs differ in length")
         TopologicalSorter({row.task: row.before for row in graph.rows()}).prepare()

@@ -34,8 +34,14 @@ NO_TIME: Final = (
 )
 
 #: The most likely reason of a wrong replay if no other is known: it is too short, or too long.
-UNEXPLAINED: Final = "something that is not recorded took time, such as a busy scheduler or network"
-_OTHERWISE: Final = "something that is not recorded gave its tasks other workers or another order"
+UNEXPLAINED: Final = (
+    "something that is not recorded took time, such as a busy scheduler or network, or its clock "
+    "was set forward"
+)
+_OTHERWISE: Final = (
+    "something that is not recorded gave its tasks other workers or another order, or the "
+    "scheduler's clock was set back"
+)
 
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
@@ -179,6 +185,9 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     runs = graph.runs
     took = [one for one in runs["seconds"] if one is not None]
     reasons = {
+        "the scheduler's clock was set back, so tasks were sent before the run began": (
+            min(one or 0.0 for one in runs["sent"]) < -0.01
+        ),
         "tasks of a p2p shuffle exchange data past the scheduler": any(
             word in prefix for prefix in graph.prefixes for word in _P2P
         ),
