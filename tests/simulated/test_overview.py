@@ -13,6 +13,7 @@ from distributed import span, wait
 import dask_otel
 from dask_otel._dask import overview as module
 from dask_otel.report import child
+from dask_otel.report.words import seconds
 from dask_otel.scheduler import live_page
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -215,3 +216,37 @@ def test_the_headline_of_a_run_that_went_on_is_that_of_its_report(b: Bridged) ->
     after = headline()
     assert "fail" in after
     assert "fail" not in before
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_a_report_is_about_the_time_of_its_run(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            wait(client.submit(nap, 300.0))
+
+    b.cluster.user("other", theirs)
+    time.sleep(60.0)
+    with span("first") as first:
+        b.client.gather(b.client.map(nap, [10.0] * 9, key=[("first", n) for n in range(9)]))
+    with span("next"):
+        b.client.submit(nap, 10.0, key=("next", 0)).result()
+    time.sleep(60.0)
+    with span("later"):
+        b.client.submit(nap, 10.0, key=("later", 0)).result()
+    time.sleep(200.0)
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, b.bridge.recording.recorder)
+    times = b.bridge.settled.times(str(first))
+    assert times is not None
+    report = child._report(*pages._asked(str(first), *times))
+    assert report is not None
+    (account,) = report.accounts()
+    # The one that began before its last rows came, and the one that it shared the threads with.
+    names = {one.full_name for one in account.session.of_type("span")}
+    assert names == {"first", "next", "theirs"}
+    # Batches of metrics are 5 s apart, and its rows are there 10 s after its end.
+    assert account.cluster is not None
+    assert account.cluster.capacity is not None
+    assert account.cluster.capacity <= 4 * (30.0 + 15.5)
+    figures = {name: value for value, name, _ in account.figures()}
+    assert figures["observed"] == seconds(account.cluster.capacity / 4)
+    assert figures["mean threads"] == "4.0"

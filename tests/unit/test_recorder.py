@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -74,12 +75,12 @@ def test_a_reader_is_told_what_is_being_evicted() -> None:
     read: list[tuple[int, dict[str, int]]] = []
     seen: list[int] = []
 
-    class Rows(dict[int, RecordedRow]):
-        def get(self, number: int, *_: object) -> RecordedRow | None:  # type: ignore[override]
+    class Rows(dict[int, tuple[RecordedRow, int]]):
+        def get(self, number: int, *_: object) -> Any:
             seen.append(number)
             return super().get(number)
 
-        def pop(self, number: int) -> RecordedRow:  # type: ignore[override]
+        def pop(self, number: int) -> Any:  # type: ignore[override]
             row = super().pop(number)
             rows, lost = recorder.since(0.0)
             read.append((len(rows), lost))

@@ -7,6 +7,7 @@ lifecycle has settled the span.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -132,10 +133,15 @@ class SettledSpans:
 
     # ------------------------------------------------------------------------- reading
 
-    def enqueued(self, span_id: str) -> float | None:
-        """Return when the scheduler first saw a span; None for an unknown one."""
+    def times(self, span_id: str) -> tuple[float, float] | None:
+        """Return when the scheduler first saw a span, and when it ended; None for an unknown one.
+
+        The end is infinite while it is open.
+        """
         span: Span | None = self._spans.get(span_id)
-        return None if span is None else float(span.enqueued)
+        lifecycle = self._adapter.lifecycle
+        known = span_id not in lifecycle.open and lifecycle.generations.earliest_start(span_id)
+        return None if span is None else (float(span.enqueued), known or math.inf)
 
     def trace_context(self, span_id: str) -> tuple[str, str, bool] | None:
         """Return the fields of `dask_otel._wire.TraceContext`; None for an unknown span.

@@ -43,7 +43,8 @@ class Recorder:
         self._size = 0
         #: The number of the last row: when it came, in nanoseconds since the epoch, or later.
         self.number = 0
-        self._rows: dict[int, RecordedRow] = {}
+        #: By number: each with when it began.
+        self._rows: dict[int, tuple[RecordedRow, int]] = {}
         #: Their numbers in order, with some of evicted ones.
         self._numbers: list[int] = []
         #: The numbers of the rows of each trace, or of one other row, by the last one.
@@ -58,12 +59,15 @@ class Recorder:
         for trace, member in logs:
             self.add("graph", member, f"{trace:032x}")
 
-    def add(self, signal: str, data: bytes, trace: str = "") -> None:
-        """Add a row, which is compressed already, and evict others if there is no room for it."""
+    def add(self, signal: str, data: bytes, trace: str = "", begun: int = 0) -> None:
+        """Add a row, which is compressed already, and evict others if there is no room for it.
+
+        One of a trace has `begun` then, in nanoseconds since the epoch.
+        """
         with self._writing:
             self.number = max(self.number + 1, clocks.time_ns())
             key: object = trace or self.number
-            self._rows[self.number] = signal, data
+            self._rows[self.number] = (signal, data), begun or self.number
             self._numbers.append(self.number)
             self._units.setdefault(key, []).append(self.number)
             self._units.move_to_end(key)
@@ -72,18 +76,25 @@ class Recorder:
                 key, numbers = self._units.popitem(last=False)
                 # The first row of a trace can be its graph log. Who reads now must not miss a row
                 # that is not among these.
-                first = self._rows[numbers[0]][0] if key in numbers else "traces"
+                first = self._rows[numbers[0]][0][0] if key in numbers else "traces"
                 self._gone.append((numbers[-1], first))
                 rows = [self._rows.pop(number) for number in numbers]
-                self._size -= sum(len(data) + _BESIDE for _, data in rows)
+                self._size -= sum(len(data) + _BESIDE for (_, data), _ in rows)
             if len(self._numbers) >= 2 * len(self._rows):
                 self._numbers = [*self._rows]
 
-    def since(self, start: float) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
-        """Return all rows since a time, and what was evicted of them: see `lost`."""
-        number = int(start * 1e9)
+    def since(
+        self, start: float, until: float = math.inf
+    ) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
+        """Return all rows since a time, and what was evicted of them: see `lost`.
+
+        Those that began after another time are left out.
+        """
+        number, numbers = int(start * 1e9), self._numbers
+        there = map(self._rows.get, numbers[bisect_right(numbers, number) :])
+        rows = tuple(row for row, begun in filter(None, there) if begun <= until * 1e9)
         # In this order: what is evicted meanwhile is said.
-        return self.part(number, math.inf)[0], self.lost(number)
+        return rows, self.lost(number)
 
     def part(
         self, after: int, most: float, until: int | None = None
@@ -96,9 +107,9 @@ class Recorder:
         first = bisect_right(numbers, after)
         end = len(numbers) if until is None else bisect_right(numbers, until)
         waiting = (
-            (one, row)
+            (one, kept[0])
             for one in map(numbers.__getitem__, range(first, end))
-            if (row := self._rows.get(one)) is not None
+            if (kept := self._rows.get(one)) is not None
         )
         found = next(parts(waiting, most, lambda one: len(one[1][1])), [])
         last = found[-1][0] if found else after

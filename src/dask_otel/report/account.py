@@ -98,8 +98,10 @@ class Account:
         counted = (one.get(semconv.WORKER_COUNT) for one in known)
         workers = max([len(self.workers), *(one for one in counted if isinstance(one, int))])
         mean = capacity / session.metrics.seconds if capacity and session.metrics.seconds else None
+        # Spans of others may have begun long before a block, or go on after it.
+        observed = (session.block and session.metrics.seconds) or session.seconds
         found = [
-            (words.seconds(session.seconds), "observed", ""),
+            (words.seconds(observed), "observed", ""),
             (words.known(capacity), "thread-time", ""),
             (price.text(capacity, memory) if price else "", "cost", ""),
             (f"{spent.get('Computing', 0.0):.0%}" if spent else "", "computing", ""),

@@ -230,6 +230,12 @@ def _within(session: Session, block: Block) -> Session:
 
     A run without the block's span has no work of it.
     """
+    capacity = session.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)
+    # Of levels, the rows say when the recording began.
+    session.metrics.start_ns = min(
+        (point.start_ns for one in capacity for point in one.points),
+        default=session.metrics.start_ns,
+    )
     found = [one for one in session.of_type("span") if one.text(semconv.SPAN_ID) == block.span_id]
     name = found[0].full_name if found else block.name
     own = subtree(found, tree_of(session.spans)[1])

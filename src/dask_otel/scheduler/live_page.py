@@ -38,8 +38,8 @@ Made = TypeVar("Made")
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 BESIDE: Final = 4.0
-#: Most bytes of rows that are read for the headline of a run, since its beginning: they take
-#: seconds. Other runs have theirs in the report alone.
+#: Most bytes of rows that are read for the headline of a run: they take seconds. Other runs have
+#: theirs in the report alone.
 LARGE: Final = 2**22
 #: Bytes of such rows after which the other runs have their headlines at the next look.
 ROOM: Final = 2**19
@@ -97,16 +97,21 @@ class Pages:
 
     async def report(self, span_id: str) -> bytes | None:
         """Return the report of a span; None if it is unknown, or no longer in memory."""
-        start = self._settled.enqueued(span_id)
-        if start is None:
+        times = self._settled.times(span_id)
+        if times is None:
             return None
         async with self._locks[1]:
-            return await _made(partial(self._html, span_id, start))
+            return await _made(partial(self._html, span_id, *times))
 
-    def _html(self, span_id: str, start: float) -> bytes | None:
+    def _html(self, span_id: str, start: float, ended: float) -> bytes | None:
         if find_spec("bokeh") is None:
             raise ImportError("bokeh is missing")
-        return _read(True, [(span_id, *self._recorder.since(start))]) or None
+        return _read(True, [self._asked(span_id, start, ended)]) or None
+
+    def _asked(self, span_id: str, start: float, ended: float) -> Asked:
+        """Return what the report of a span is made of: the rows of its time."""
+        rows, lost = self._recorder.since(start, ended + _SETTLES)
+        return span_id, [row for row in rows if row[0] != "graph"], lost
 
     def _page(self, facts: dict[str, Any]) -> bytes:
         """Add the headlines of runs that have ended, and return the page. In a thread.
@@ -121,19 +126,19 @@ class Pages:
         for run, one in sorted(runs, key=lambda item: known.get(item[0], new)[0] is not None):
             title, again = known.get(run, new)
             if room > 0 and (title is None or now >= again):
-                rows, lost = self._recorder.since(one["start"])
-                size = sum(len(data) for signal, data in rows if signal != "graph")
+                found = self._asked(one["id"], one["start"], one["ended"])
+                size = sum(len(data) for _, data in found[1])
                 if size <= LARGE:
                     room -= size
-                    asked[run] = one["id"], rows, lost
+                    asked[run] = found
                 else:
                     title = _IS_LARGE
                 again = inf if now >= again else again
             self._headlines[run] = title, again
-        for run, found in zip(asked, _titles([*asked.values()]), strict=True):
+        for run, made in zip(asked, _titles([*asked.values()]), strict=True):
             title, again = self._headlines[run]
             # Until then, its rows may be on their way.
-            self._headlines[run] = found or (_IS_GONE if again == inf else title), again
+            self._headlines[run] = made or (_IS_GONE if again == inf else title), again
         for run, one in runs:
             one["headline"], _ = self._headlines[run]
         # Here, because it imports much.

@@ -155,23 +155,26 @@ class RecorderTransport:
     def send(self, request: bytes, _longest: float) -> Answer:
         """Keep the whole request."""
         whole, part = (REQUESTS[self._signal].FromString(request) for _ in range(2))
-        for trace in _traces(whole, part) if self._signal == "traces" else [""]:
+        for unit in _traces(whole, part) if self._signal == "traces" else [("", 0)]:
             written = "".join(f"{line}\n" for line in lines(part, self._breathe))
-            self._recorder.add(self._signal, gzip.compress(written.encode(), 1), trace)
+            self._recorder.add(self._signal, gzip.compress(written.encode(), 1), *unit)
         return Answer(True)
 
     def close(self) -> None:
         """Leave the rows to their readers."""
 
 
-def _traces(whole: Any, part: Any) -> Iterator[str]:
-    """Yield the ids of the traces in a request of ours, while its copy has that one alone."""
+def _traces(whole: Any, part: Any) -> Iterator[tuple[str, int]]:
+    """Yield the ids of the traces in a request of ours, while its copy has that one alone.
+
+    And the start of the first span of each.
+    """
     spans, place = (one.resource_spans[0].scope_spans[0].spans for one in (whole, part))
     trace_of = attrgetter("trace_id")
     for trace, own in groupby(sorted(spans, key=trace_of), trace_of):
         del place[:]
         place.extend(own)
-        yield trace.hex()
+        yield trace.hex(), min(span.start_time_unix_nano for span in place)
 
 
 def print_lines(lines: Sequence[bytes]) -> None:
