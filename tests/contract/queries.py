@@ -9,12 +9,12 @@ import yaml
 
 from dask_otel import semconv
 from tests.backends import prometheus_names
-from tests.environment import REPOSITORY
+from tests.environment import LOADER, REPOSITORY
 
 RULES = [
     rule
     for file in sorted((REPOSITORY / "deploy" / "prometheus" / "rules").glob("*.yml"))
-    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    for group in yaml.load(file.read_text(encoding="utf-8"), LOADER)["groups"]
     for rule in group["rules"]
 ]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}

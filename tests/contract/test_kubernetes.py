@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.environment import REPOSITORY
+from tests.environment import LOADER, REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "tools"))
 import build_kubernetes
@@ -31,8 +31,6 @@ KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 #: Of Kubernetes: the newest one that kubernetes-validate knows for certain here.
 VERSION = "1.33"
 NEEDS = "needs the dependency group `deploy`"
-#: Dashboards in a manifest and schemas are large: libyaml reads them ten times as fast.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 EVERY = [
     (file.name, document)
     for file in sorted(KUBERNETES.glob("*.yaml"))

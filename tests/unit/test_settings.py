@@ -25,14 +25,14 @@ from dask_otel.settings.keys import (
     Settings,
 )
 from dask_otel.settings.reading import differences, flat, read_settings, setting
-from tests.environment import python
+from tests.environment import LOADER, python
 from tests.unit.garbage import Pretender
 
 PACKAGE = Path(module.__file__).parent
 #: Addresses that `otel.trace-url` takes.
 TEMPLATES = ["http://x/{trace_id}", "https://x/{span_id}?t={trace_id}&{}"]
-DEFAULTS = yaml.safe_load((PACKAGE / "otel.yaml").read_text(encoding="utf-8"))
-SCHEMA = yaml.safe_load((PACKAGE / "otel-schema.yaml").read_text(encoding="utf-8"))
+DEFAULTS = yaml.load((PACKAGE / "otel.yaml").read_text(encoding="utf-8"), LOADER)
+SCHEMA = yaml.load((PACKAGE / "otel-schema.yaml").read_text(encoding="utf-8"), LOADER)
 # `jsonschema.validate` would check the schema itself each time.
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
