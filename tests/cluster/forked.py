@@ -36,6 +36,8 @@ LIBRARIES = (
     "pytest",
     __name__,
 )
+#: Where it can't be imported, schedulers begin as without bokeh, whose import costs more than they.
+DASHBOARD = "distributed.dashboard.scheduler"
 
 
 def choose_libraries() -> None:
@@ -74,6 +76,7 @@ def _become(log: str, module: str, args: Sequence[str], env: Mapping[str, str]) 
     os.environ.update(env)
     dask.config.refresh()
     choose_libraries()
+    sys.modules[DASHBOARD] = None  # type: ignore[assignment]
     sys.argv = [module, *args]
     try:
         if module.endswith(".py"):

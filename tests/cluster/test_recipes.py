@@ -27,6 +27,7 @@ import dask
 import pytest
 
 from dask_otel import read_report
+from tests.cluster.forked import DASHBOARD
 from tests.receiver import receiver
 
 pytestmark = [
@@ -52,6 +53,11 @@ job = subprocess.Popen(
 open({jobs!r}, "a").write(str(job.pid) + "\\n")
 print("Submitted batch job", job.pid)
 """
+#: What a site sets. A page of the worker's own would cost more than all else.
+SITE = {
+    "jobqueue__slurm__interface": "lo",
+    "jobqueue__slurm__worker_extra_args": ["--no-dashboard"],
+}
 SCANCEL = """\
 #!{python}
 import os, signal, sys
@@ -90,8 +96,9 @@ class Ssh:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a recipe as a person does, in this process, which has Dask; return what it says."""
 
-    def run(script: Path, *arguments: str, **config: str) -> str:
+    def run(script: Path, *arguments: str, **config: Any) -> str:
         monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        monkeypatch.setitem(sys.modules, DASHBOARD, None)
         # What it configures is gone afterwards. A busy machine may take longer for the last export
         # than the default.
         own = {"distributed": deepcopy(dask.config.get("distributed")), "otel": {}}
@@ -177,7 +184,7 @@ def test_a_batch_system_leaves_files(
     with slurm(tmp_path) as path:
         monkeypatch.setenv("PATH", path)
         script = DEPLOY / "jobqueue" / "slurm_cluster.py"
-        said = run(script, str(telemetry), jobqueue__slurm__interface="lo")
+        said = run(script, str(telemetry), **SITE)
     assert said == "6\n", (tmp_path / "job.log").read_text(encoding="utf-8")
     (left,) = read_report(telemetry).runs
     assert {"nightly", "sum tasks"} <= {one.name for one in left.spans}
