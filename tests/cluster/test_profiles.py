@@ -93,8 +93,12 @@ def profiled(start: Start, folder: Path, **more: Any) -> Any:
     }
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": True}
     with start(config=config, **options, **more) as bridged:
-        eventually(lambda: [*bridged.client.run(_samples).values()] == [True], what="the sampler")
+        await_sampler(bridged)
         yield bridged
+
+
+def await_sampler(cluster: Bridged) -> None:
+    eventually(lambda: [*cluster.client.run(_samples).values()] == [True], what="the sampler")
 
 
 def _samples(dask_worker: Any) -> bool:
@@ -104,12 +108,12 @@ def _samples(dask_worker: Any) -> bool:
 
 def written(folder: Path, is_wanted: Callable[[Profile], bool]) -> Profile:
     """Wait for the only file of a folder, with a content that is wanted."""
+    found = eventually(lambda: [*filter(is_wanted, profiles(folder))], what="the profile's file")
+    return found[0]
 
-    def found() -> Profile | None:
-        profiles = [decoded(path.read_bytes()) for path in folder.glob("*-profile.pb.gz")]
-        return next(filter(is_wanted, profiles), None)
 
-    return eventually(found, what="the file of the profile")
+def profiles(folder: Path) -> list[Profile]:
+    return [decoded(path.read_bytes()) for path in folder.glob("*-profile.pb.gz")]
 
 
 def is_complete(profile: Profile) -> bool:
@@ -185,7 +189,7 @@ def waits(folder: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_worker_is_named_and_the_rest_is_there(
+def test_a_killed_worker_is_named_and_the_last_samples_come_before_the_bridge_goes(
     start: Start, tmp_path: Path, capsys: Any
 ) -> None:
     """Meanwhile, the file is what a killed scheduler would leave, and says so."""
@@ -210,26 +214,23 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(
                 os.kill(int(pid.name), signal.SIGKILL)
                 future.result()
         profile = written(folder, is_complete)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "root had not ended when its profile was written: the rest is missing."
+        await_sampler(cluster)
+        with dask_otel.span("later"):
+            took = _took(cluster, naps, 2)
+            assert dask_otel.unregister(cluster.client) == "stopped"
+            (later,) = [one for one in profiles(folder) if one.about["root"] == "later"]
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "root had not ended when its profile was written: the rest is missing."
     assert (left.about["root"], left.about["complete"]) == ("root", False)
     assert profile.about["cut_off"] == [address]
     assert has_first(profile)
+    assert (later.about["complete"], later.about["cut_off"]) == (True, [])
+    # Of the last moment of each task there may be no sample.
+    assert leaves(later.spans[0])["naps"] > 0.5 * took["naps"]
 
 
 def has_naps(profile: Profile) -> bool:
     return leaves(profile.spans[0])["naps"] > 0
-
-
-def test_the_last_samples_come_before_the_bridge_goes(start: Start, tmp_path: Path) -> None:
-    with profiled(start, tmp_path) as cluster, dask_otel.span("root"):
-        took = _took(cluster, naps, 2)
-        assert dask_otel.unregister(cluster.client) == "stopped"
-        (path,) = tmp_path.glob("*-profile.pb.gz")
-    profile = decoded(path.read_bytes())
-    assert (profile.about["complete"], profile.about["cut_off"]) == (True, [])
-    # Of the last moment of each task there may be no sample.
-    assert leaves(profile.spans[0])["naps"] > 0.5 * took["naps"]
 
 
 def test_a_profile_says_that_nobody_read_the_last_samples(start: Start, tmp_path: Path) -> None:
