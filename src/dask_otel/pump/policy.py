@@ -81,7 +81,8 @@ class Policy:
         self._batch_size = self._size = batch_size
         #: Failures in a row.
         self._failures = 0
-        #: Whether the batch itself may be the reason; then a single row is next.
+        #: Whether the batch itself may be the reason; then a single row is next. Not while a batch
+        #: is suspect.
         self.doubt = False
         #: Whether the server accepts rows, except those at the head.
         self._suspect = False
@@ -106,7 +107,7 @@ class Policy:
         if self._alone is not None and count > 1:
             self._trial = "witness"
             return [self.queue[random.randrange(1, count)]]
-        if self.doubt and not self._suspect and count > 1:
+        if self.doubt and count > 1:
             self._trial = "single"
             return [self.queue[random.randrange(count)]]
         self._trial = "head"
