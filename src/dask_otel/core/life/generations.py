@@ -266,7 +266,7 @@ class Generations:
         if ident.trace_id == root.trace:
             root.spans += finished.weight
         if ident.dask_id == root_id:
-            root.last_stop = max(root.last_stop, finished.stop)
+            root.last_stop = finished.stop
         self.discard(ident)
 
     def discard(self, ident: SpanIdentity) -> None:
