@@ -85,7 +85,9 @@ def test_an_error_of_one_is_counted_and_tried_again_where_it_was_not_reached(
     broadcast, setup, failed = b.scheduler.broadcast, TaskContextPlugin.setup, []
 
     def fails(what: Any, error: Exception) -> None:
-        if what in (b.cluster.workers["w1"], [b.cluster.workers["w1"].address]) and not failed:
+        one = b.cluster.workers["w1"]
+        # It is asked again after a second, and after two more.
+        if what in (one, [one.address]) and len(failed) < (1 if reachable else 2):
             failed.append(1)
             raise error
 
@@ -103,12 +105,11 @@ def test_an_error_of_one_is_counted_and_tried_again_where_it_was_not_reached(
         monkeypatch.setattr(b.scheduler, "broadcast", unreachable)
     assert dask_otel.register(b.client) == "started"
     time.sleep(10)
-    assert failed
     assert having(b) >= {"w0", "w2"}
     hooked = {name for name, worker in b.cluster.workers.items() if "execute" in vars(worker)}
     assert hooked == ({"w0", "w2"} if reachable else {"w0", "w1", "w2"})
     errors = b.received.last(semconv.OTEL_INTERNAL_ERRORS.name)
-    assert errors[("dask.otel.kind", "worker context"),] == 1
+    assert errors[("dask.otel.kind", "worker context"),] == len(failed)
     assert dask_otel.unregister(b.client) == "stopped"
     assert having(b) == set()
 

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import pytest
@@ -97,6 +98,12 @@ def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[s
         for keys, count in suspects.items()
         for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (Fact.DEATHS, count))
     }
+
+
+def test_of_running_tasks_the_longest_of_each_prefix_counts() -> None:
+    running = [("a", 1.0), ("b", 2.0), ("a", 3.0)]
+    tasks: dict[Any, float] = {Mock(**{"group.prefix.name": name}): took for name, took in running}
+    assert events._running(tasks) == [("a", 2, 3.0), ("b", 1, 2.0)]
 
 
 @pytest.mark.options(workers=1)

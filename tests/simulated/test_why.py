@@ -77,6 +77,13 @@ def test_restrictions_that_no_worker_meets(b: Bridged) -> None:
         b.client.submit(same, 2, workers="nobody-here"),
         ("restrictions", "asks for a worker at nobody-here."),
     )
+    # It is the most urgent one, also if others have waited longer.
+    older = b.client.map(nap, [60] * 2, pure=False)
+    time.sleep(1.0)
+    nowhere = b.client.submit(same, 3, resources={"GPU": 2})
+    both = b.client.submit(same, *older, nowhere)
+    kinds = ("dependencies", "restrictions", "executing", "executing")
+    answered(b, both, *[(kind, "") for kind in kinds])
 
 
 def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
