@@ -473,6 +473,23 @@ def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
     assert tally.since(Counter()) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
 
 
+def test_samples_that_come_while_a_file_is_written_are_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tally = files(tmp_path)
+    begun, ended = of_root(1, samples=7)
+
+    def slow(path: Path, data: bytes) -> None:
+        made.offer(begun)
+        made.of(ended.root)
+
+    monkeypatch.setattr("dask_otel.pump.profile_files.replace", slow)
+    made.offer(begun)
+    made.finish()
+    made.release()
+    assert tally.since(Counter()) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 7}
+
+
 def test_two_exporters_that_give_up_on_it_at_once_count_each_sample_once(tmp_path: Path) -> None:
     made, tally = files(tmp_path)
     other = threading.Thread(target=made.abandon)
