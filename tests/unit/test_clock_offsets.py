@@ -98,6 +98,17 @@ def test_a_run_from_the_future_keeps_its_length(worker, message):
     assert clocks.corrected(worker, *times, message, 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
 
 
+def test_a_correction_is_settled_by_several_runs_after_each_heartbeat():
+    clocks, settled = ClockOffsets(read), []
+    for beat in (1000.0, 2000.0):
+        clocks.of("w").heartbeat(beat, 100.5, None)
+        for _ in range(SAMPLES):
+            made, times = repr(beat - 98.005), (beat + 0.995, beat + 1.995)
+            clocks.corrected("w", *times, made, beat + 0.99, beat + 2.0)
+            settled.append(clocks.of("w").settled < inf)
+    assert settled == [*[False] * (SAMPLES - 1), True] * 2
+
+
 def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
     messages: list[str] = []
     clocks = ClockOffsets(lambda message: messages.append(message) or float(message[14:]))

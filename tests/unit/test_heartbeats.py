@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -47,6 +48,13 @@ def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> Non
     assert seconds == dict.fromkeys(names, 1.0)
     assert made._batches.open.increments == {(semconv.OTEL_LATE.name, "seconds"): 100.0}
     assert data.reads <= 2
+
+
+def test_a_worker_without_seconds_has_reported_and_not_run(made: Any) -> None:
+    span = made._lifecycle.open["0"] = Mock(activities={})
+    for seconds in (0.0, 0.5):
+        made._span_deltas("w", {("execute", "0", "inc", "cpu", "seconds"): seconds}, {})
+    assert span.reported.call_args_list == [call("w", False), call("w", True)]
 
 
 @pytest.mark.parametrize(

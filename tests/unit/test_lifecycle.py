@@ -95,6 +95,22 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     assert again.start == first.stop
 
 
+def test_a_run_that_ended_before_its_span_by_a_clock_that_was_set_has_no_length(
+    core: Driven,
+) -> None:
+    group = core.task(core.span())
+    core.lifecycle.outcomes.ran(group, "w0", core.now - 5.0, core.now - 3.0, core.now)
+    assert (group.start, group.stop) == (core.now, core.now)
+
+
+def test_a_span_from_before_the_bridge_began_with_the_first_of_its_groups(core: Driven) -> None:
+    span, lifecycle = core.span(), core.lifecycle
+    for name, began in (("f", core.now - 3.0), ("g", 0.0)):
+        group = lifecycle.add_group(span, name, name, None)
+        lifecycle.outcomes.taken_in(group, 1, core.now, began)
+    assert span.first_start == core.now - 3.0
+
+
 def test_a_continuation_without_work_was_none(core: Driven) -> None:
     span = core.done()
     core.after(0.5, "w0", "w1")
