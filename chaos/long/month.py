@@ -1,7 +1,7 @@
 """A month of spans, names and lost workers in minutes: a real scheduler with simulated workers.
 
-No task waits here: what depends on time is exact in the laboratory, which needs some fifty seconds
-of CPU for an hour of six workers.
+No task waits here: what depends on time is exact in the laboratory. A span takes six times as much
+CPU time there, and what real workers and clients hold would be in the sizes that are compared.
 """
 
 from __future__ import annotations
