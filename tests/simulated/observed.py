@@ -503,6 +503,8 @@ class Simulated:
                 off = sum(one.path.parts) - (one.stop - one.start)
                 assert abs(off) <= 1e-9, (one.identity, off)
                 assert min(one.path.parts) >= 0.0, one
+                # Also with tasks that ran beside the threads.
+                assert (one.path.threads_bound or 0.0) <= one.stop - one.start, one
         self.check_traces(spans)
 
     def check_traces(self, spans: list[SpanIdentity]) -> None:
