@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import Outputs
@@ -35,6 +36,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Receiver]:
 def http() -> Iterator[Receiver]:
     with receiver("http/protobuf") as made:
         yield made
+
+
+@pytest.fixture
+def application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the application have a provider, which exports nothing."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(_otel, "application_provider", lambda: provider)
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from typing import Any
 
 import dask
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
-from dask_otel._otel.sdk import listening, outputs
+from dask_otel._otel.sdk import listening
 from dask_otel._otel.sdk import probe as probing
 from dask_otel._otel.sdk.listening import look
 from dask_otel.cli import main
@@ -252,12 +251,11 @@ def test_files(tmp_path: Path) -> None:
         assert "NotADirectoryError" in found[0].what
 
 
+@pytest.mark.usefixtures("application")
 def test_a_provider_of_its_own_is_tested_as_it_exports(
     server: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the application's, nor where that one's environment points."""
-    application = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(outputs, "application_provider", lambda: application)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://geheim-user:word@127.0.0.1:1")
     settings = {"otel.provider": "own", "otel.environment": dict(server.environ)}
     with dask.config.set(settings):
@@ -270,11 +268,8 @@ def test_a_provider_of_its_own_is_tested_as_it_exports(
     assert [x for x in ("127.0.0.1:1 ", "geheim") if x in page] == []
 
 
-def test_an_applications_provider_that_exports_nothing_is_a_problem(
-    server: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    application = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(outputs, "application_provider", lambda: application)
+@pytest.mark.usefixtures("application")
+def test_an_applications_provider_that_exports_nothing_is_a_problem(server: Receiver) -> None:
     with dask.config.set({"otel.environment": dict(server.environ)}):
         spans, metrics = exports(all_findings(facts_of_this_process(60)))
     assert (spans.level, metrics.level) == ("problem", "ok")

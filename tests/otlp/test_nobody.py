@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
-from dask_otel._otel.sdk import exporters, outputs
+from dask_otel._otel.sdk import exporters
 from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import FileSettings, ProfileSettings, Settings, WorkerSettings
@@ -70,12 +69,11 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert caplog.records == [], "it is said once"
 
 
+@pytest.mark.usefixtures("application")
 @pytest.mark.parametrize("metrics", [True, False])
 def test_beside_an_applications_provider_events_alone_are_no_news(
     default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics: bool
 ) -> None:
-    application = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(outputs, "application_provider", lambda: application)
     made = made_with(monkeypatch, **({} if metrics else {"OTEL_METRICS_EXPORTER": "none"}))
     assert ("so metrics can't be seen" in made.hint, bool(made.hint)) == (metrics, metrics)
     made.pump.start()
