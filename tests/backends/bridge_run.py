@@ -17,6 +17,7 @@ from distributed import Client, span
 
 from dask_otel.core.context import CARRIER_KEY
 from tests.cluster import processes
+from tests.cluster.tasks import double, fail
 from tests.cluster.truth import described_spans, own_values, text_keys
 from tests.waiting import eventually
 
@@ -86,11 +87,6 @@ def cluster_values(dask_scheduler: Any) -> dict[tuple[str, ...], float]:
     }
 
 
-def double(x: int) -> int:
-    time.sleep(0.02)
-    return 2 * x
-
-
 def spin(x: int) -> int:
     until = time.thread_time() + 0.2
     while time.thread_time() < until:
@@ -107,11 +103,6 @@ def meter(x: int) -> int:
 
 def block(_: int) -> bytes:
     return b"x" * 8_000_000
-
-
-def fail(x: int) -> int:
-    time.sleep(0.1)
-    raise KeyError(x)
 
 
 def fail_once(folder: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-import time
 
 import pytest
 from distributed import Client, span
 
 from tests.cluster import processes
+from tests.cluster.tasks import nap
 from tests.contract.test_dashboards import PANELS, expressions
 from tests.waiting import eventually
 
@@ -37,11 +37,6 @@ def executed(dask_scheduler: object) -> dict[str, float]:
     return found
 
 
-def rest(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
-
-
 @pytest.fixture(scope="module")
 def run(prometheus: Running, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two teams and one who says nothing, of which one leaves three of four threads idle."""
@@ -62,11 +57,11 @@ def run(prometheus: Running, tmp_path_factory: pytest.TempPathFactory) -> Run:
         run.instance = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.id)
         # Keys of their own: work of one name that lives belongs to the span that had it first.
         with span("etl", "team:risk"), span("train"):
-            client.submit(rest, 2.0, key="train").result()
+            client.submit(nap, 2.0, key="train").result()
         with span("report", "team:sales"):
-            client.gather(client.map(rest, [0.9, 0.91, 0.92, 0.93], key="report"))
+            client.gather(client.map(nap, [0.9, 0.91, 0.92, 0.93], key="report"))
         with span("adhoc"):
-            client.submit(rest, 0.2, key="adhoc").result()
+            client.submit(nap, 0.2, key="adhoc").result()
 
         def complete() -> bool:
             truth = client.run_on_scheduler(executed)

@@ -20,6 +20,7 @@ from distributed import Client, span
 
 from dask_otel import semconv
 from tests.cluster import processes
+from tests.cluster.tasks import plugins
 from tests.contract.test_pages import Fence, of
 from tests.otlp.json_reading import logs_of
 from tests.receiver import Log
@@ -105,7 +106,7 @@ def _work(folder: Path, name: str, environment: dict[str, str]) -> None:
         Client(dask.address) as client,
     ):
         client.wait_for_workers(2)
-        eventually(lambda: [*client.run(_has_plugin).values()] == [True, True])
+        eventually(lambda: all(client.run(plugins).values()))
         with span("nightly"):
             client.submit(says, "wrong row", key="load-1", workers=["a"]).result()
             begun = [client.submit(nap, worker, workers=[worker]) for worker in "ab"]
@@ -114,10 +115,6 @@ def _work(folder: Path, name: str, environment: dict[str, str]) -> None:
             worker.kill()
         eventually(lambda: client.run_on_scheduler(_processing) == [])
         client.cancel(begun)
-
-
-def _has_plugin(dask_worker: Any) -> bool:
-    return "dask-otel" in dask_worker.plugins
 
 
 def _processing(dask_scheduler: Any) -> list[int]:

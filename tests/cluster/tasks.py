@@ -100,6 +100,12 @@ def with_span_of_own() -> tuple[Ids | None, Ids | None, Ids | None]:
     return (parent.trace_id, parent.span_id, int(parent.trace_flags)), inside, current()
 
 
+def nap(seconds: float, *after: Any) -> float:
+    """Sleep."""
+    time.sleep(seconds)
+    return seconds
+
+
 def double(x: int) -> int:
     """Compute a little."""
     time.sleep(0.02)

@@ -19,6 +19,7 @@ from distributed import wait
 from dask_otel import semconv, span
 from dask_otel._dask.runs import SEEN
 from tests.cluster.conftest import Bridged, Start
+from tests.cluster.tasks import nap
 from tests.waiting import eventually
 
 pytestmark = [
@@ -29,11 +30,6 @@ pytestmark = [
 
 #: Between a task's own look at the clock and its worker's.
 READING = 0.005
-
-
-def nap(seconds: float, *after: Any) -> float:
-    time.sleep(seconds)
-    return seconds
 
 
 class Slow:

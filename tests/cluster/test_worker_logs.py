@@ -14,6 +14,7 @@ import dask_otel
 from dask_otel import semconv
 from dask_otel.core.events import lines
 from tests.cluster.conftest import Bridged, Start
+from tests.cluster.tasks import plugins
 from tests.receiver import Log, Receiver
 from tests.waiting import eventually
 
@@ -33,11 +34,7 @@ def logs_of(received: Receiver, name: str, logger: str = "user") -> list[Log]:
 
 def ready(bridged: Bridged) -> None:
     """Wait until the plugin is on the worker."""
-    eventually(lambda: [*bridged.client.run(_has_plugin).values()] == [True], what="the plugin")
-
-
-def _has_plugin(dask_worker: Any) -> bool:
-    return "dask-otel" in dask_worker.plugins
+    eventually(lambda: all(bridged.client.run(plugins).values()), what="the plugin")
 
 
 def says(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,7 @@ from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.scheduler import own_cost
 from dask_otel.scheduler.own_cost import SAMPLE, OwnCost
+from tests.planted.jobs import looped
 from tests.unit.garbage import Array
 
 #: Dask's own tick, by default 20 ms.
@@ -90,12 +90,6 @@ def loops(clock: Clock) -> Loops:
     return Loops(clock)
 
 
-def burn(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
 def test_a_thread_that_never_sleeps_has_a_cpu_or_is_starved(loops: Loops) -> None:
     """What others used is none of it: the readings around the bridge's own bound it."""
     names = (semconv.EVENT_LOOP_CPU_TIME.name, semconv.EVENT_LOOP_STARVED_TIME.name)
@@ -103,10 +97,10 @@ def test_a_thread_that_never_sleeps_has_a_cpu_or_is_starved(loops: Loops) -> Non
     before = samples.thread_times()
     loops.exported(*series)
     began = samples.thread_times()
-    burn(0.1)
+    looped(0.1)
     ended = samples.thread_times()
     with ThreadPoolExecutor(1) as other:
-        other.submit(burn, 0.1).result()
+        other.submit(looped, 0.1).result()
     found = loops.exported(*series)
     after = samples.thread_times()
     assert ended[names[0]] - began[names[0]] >= 0.1
