@@ -700,6 +700,8 @@ SAID: list[tuple[Facts, str]] = [
             ("held", "train waited 7.74 s of 9.00 s for threads that alice held"),
             ("lost", "train lost about 3.21 s of 11.0 s because worker w2 died"),
             ("lost", "It was killed. Suspected: fit-3.|"),
+            ("imports", "train waited 4.00 s of 5.00 s for workers to begin its tasks||If"),
+            ("blocked before the first task", "Event loops of workers were blocked for 4.00 s.|If"),
             (
                 "skew",
                 "train waited for 1 task of f (5.00 s) while threads were idle: splitting can save "

@@ -444,12 +444,13 @@ class _Case:
         self.noticed = beside / max(1.0, facts.threads) if is_much else 0.0
         self.blocked = max(self.blocked, self.noticed)
         blocked = max(blocked, self.blocked)
-        said = f"Event loops of workers were blocked for {seconds(blocked)}."
-        self.loop = "worker_loop", said
+        self.loops = f"Event loops of workers were blocked for {seconds(blocked)}."
+        self.loop = "worker_loop", self.loops
         # Workers write and read what they spill on their loops.
         disks = sum(root.activities.get(name, 0.0) for name in _DISKS)
         if disks >= self.blocked / 2 > 0:
-            self.loop = "spill", f"{said} They wrote and read spilled data for {seconds(disks)}."
+            said = f"{self.loops} They wrote and read spilled data for {seconds(disks)}."
+            self.loop = "spill", said
         self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
         if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
             # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
@@ -831,8 +832,8 @@ class _Case:
             self._say("messages", late, "", _NEWS.format(seconds(news)))
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
-            if kind == "starting":
-                evidence = f"{evidence} {self.loop[1]}"
+            if kind == "starting" and "worker" in self.root.blocked:
+                evidence = f"{evidence} {self.loops}"
             self._say(kind, left[part], "", evidence)
 
     # ---------------------------------------------------------------------------- work
