@@ -439,6 +439,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(work=HALF, **BUSY), blocked={"worker": 9.0, "scheduler": 3.0}),
         ["off_cpu", "threads"],
     ),
+    "a scheduler whose own work blocks its loop, and waits for no CPU": (
+        given(run(work=HALF, **BUSY), blocked={"worker": 9.0, "scheduler": 3.0}, starving=0.5),
+        ["gil"],
+    ),
     "one thread has no GIL to wait for": (
         given(run(work=HALF, **BUSY), blocked={"worker": 9.0}, threads=1.0),
         ["off_cpu", "threads"],

@@ -518,7 +518,7 @@ def _roots(
                 for (role,), took in _grown(loops, times).items()
             },
             starved=starved / cpu if cpu else 0.0,
-            starving=starved,
+            starving=starved if starving else inf,
             transfers=_grown(transfers, times),
             **_memory(found, own),
         )

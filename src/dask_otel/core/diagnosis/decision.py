@@ -941,7 +941,10 @@ class _Case:
         active = root.seconds - root.parts["client"] - root.parts["no_worker"]
         together = root.busy * facts.threads > self.threads * active
         shares = together and off >= on / 2 and _HALF_CORE <= cores <= _ONE_CORE
-        if shares and self.late >= _SWITCH * (facts.threads - 1) > 0:
+        # What the scheduler's loop was late for without waiting for a CPU, theirs was not.
+        delay = _late(min(self.scheduler, root.starving), self.begun)
+        late = _late(self.each, self.begun) - _LATE * delay
+        if shares and late >= _SWITCH * (facts.threads - 1) > 0:
             share = self.each / max(self.begun, self.each)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
             return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
