@@ -253,8 +253,7 @@ class Cluster:
                 surplus = len(self.workers) - target
                 for address in self.scheduler.workers_to_close(n=surplus) if surplus else ():
                     name = self.scheduler.workers[address].name
-                    close = self.workers.pop(name).close
-                    self.begin(self.machines[name], close)
+                    self.begin(self.machines[name], self.workers.pop(name).close)
                 await asyncio.sleep(interval)
 
         self.begin(self.machine("scheduler"), adapt)
@@ -394,18 +393,19 @@ def simulate(
                 on_scheduler(finish(cluster))
             on_scheduler(cluster.close())
         finally:
-            with _quiet():
-                loop.set_exception_handler(lambda *_: None)
-                cluster.pool.close()
-                on_scheduler(cluster.end())
-                loop.close()
+            # Nobody wants to know how the cluster ends.
+            logging.disable()
+            loop.set_exception_handler(lambda *_: None)
+            cluster.pool.close()
+            on_scheduler(cluster.end())
+            loop.close()
     return result
 
 
 @contextmanager
 def _alone(wires: Wires, seed: int) -> Iterator[None]:
     """Keep what belongs to the process from the simulation, and put it back."""
-    state = random.getstate()
+    state, disabled = random.getstate(), logging.root.manager.disable
     random.seed(seed)
     # Which worker gets the next scattered data.
     _round_robin_counter[0] = 0
@@ -418,18 +418,8 @@ def _alone(wires: Wires, seed: int) -> Iterator[None]:
     finally:
         use(None)
         random.setstate(state)
+        logging.disable(disabled)
         # Dask keeps each handler of each server there for ever, and with it the whole cluster.
         _expects_comm.cache_clear()
         if collecting:
             gc.enable()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the messages about the end of the cluster."""
-    before = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(before)

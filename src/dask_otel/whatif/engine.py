@@ -162,8 +162,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             state.dependencies = {scheduler.tasks[one] for one in task.before}
             if task.runs[-1].restriction >= 0:
                 limit, there = plan.restrictions[task.runs[-1].restriction], [*self._workers]
-                workers = {there[one % len(there)] for one in limit["workers"] or ()}
-                state.worker_restrictions = workers or None
+                state.worker_restrictions = {
+                    there[one % len(there)] for one in limit["workers"] or ()
+                } or None
                 state.resource_restrictions = limit["resources"] or None
                 state.loose_restrictions = limit["loose"]
 
@@ -193,8 +194,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             cluster.scheduler.is_rootish = lambda task: (
                 not (task.worker_restrictions or task.resource_restrictions)
             )
-        first = [number for number, one in enumerate(self.plan.workers) if not one.came]
-        await asyncio.gather(*map(self._start, first))
+        await asyncio.gather(
+            *(self._start(number) for number, one in enumerate(self.plan.workers) if not one.came)
+        )
 
     async def _start(self, number: int) -> None:
         one = self.plan.workers[number]

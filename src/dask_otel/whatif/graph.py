@@ -126,9 +126,13 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
     yield "restrictions", graph.restrictions, _fields(workers=places, resources=_is_amounts)
     yield "durations", [*graph.durations, *graph.longest], size
     every = _or_none(_number(1e-3, 1e6))
-    known = {"stealing_interval": every, "copies_interval": every, "stealing_at": at}
-    more = {"copies_at": at, "saturation": size, "unknown_duration": size, "bandwidth": size}
-    yield "scheduler", [graph.scheduler], _fields(**known, **more, made=_or_none(whole))
+    known = {
+        **dict.fromkeys(("stealing_interval", "copies_interval"), every),
+        **dict.fromkeys(("stealing_at", "copies_at"), at),
+        **dict.fromkeys(("saturation", "unknown_duration", "bandwidth"), size),
+        "made": _or_none(whole),
+    }
+    yield "scheduler", [graph.scheduler], _fields(**known)
     columns = {
         "task": whole,
         "prefix": _place(graph.prefixes, 0),

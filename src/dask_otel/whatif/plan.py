@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from math import ceil, inf
 from statistics import median, median_high
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -216,9 +216,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     }  # fmt: skip
     if scheduler.get("bandwidth"):
         config["distributed.scheduler.bandwidth"] = scheduler["bandwidth"]
-    longest_of = graph.longest or [None] * len(graph.durations)
     expected = {}
-    for prefix, *pair in zip(graph.prefixes, graph.durations, longest_of, strict=False):
+    for prefix, *pair in zip(
+        graph.prefixes, graph.durations, graph.longest or repeat(None), strict=False
+    ):
         # Earlier runs, of which it knows them, would have had the change, too.
         shorter = change.faster.get(prefix, 1.0) * change.split.get(prefix, 1)
         average, longest_run = (

@@ -200,10 +200,9 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         UNEXPLAINED: seconds < recorded,
         _OTHERWISE: True,
     }
-    times = f"{in_words(seconds)} instead of {in_words(recorded)}"
     return (
-        f"The replay of the run as it was took {times}; "
-        f"the most likely reason: {next(_true(reasons))}."
+        f"The replay of the run as it was took {in_words(seconds)} instead of "
+        f"{in_words(recorded)}; the most likely reason: {next(_true(reasons))}."
     )
 
 
