@@ -147,22 +147,19 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     recorder = b.bridge.recording.recorder
     earlier = work("earlier", 4)
     time.sleep(10.0)
-    later = work("later", 6) - earlier
+    work("later", 6)
+    time.sleep(10.0)
+    later = recorder._size - earlier
     found, _ = asked(b)
-    # Of all rows, those since the beginning of the last run are a part.
-    rows, _ = recorder.since(found["ended"][0]["start"])
-    monkeypatch.setattr(
-        live_page, "LARGE", sum(len(data) for signal, data in rows if signal != "graph")
-    )
     pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
-    # As if the one that is too large had ended last.
-    found["ended"].reverse()
+    rows = [pages._asked(one["id"], one["start"], one["ended"])[1] for one in found["ended"]]
+    sizes = [sum(len(data) for _, data in own) for own in rows]
+    monkeypatch.setattr(live_page, "LARGE", min(sizes))
     pages._page(found)
-    headlines = {one["name"]: one["headline"] for one in found["ended"]}
-    assert headlines["earlier"] == live_page._IS_LARGE
-    assert headlines["later"]
+    are_large = [one["headline"] == live_page._IS_LARGE for one in found["ended"]]
+    assert are_large == [size > min(sizes) for size in sizes] != [False, False]
     monkeypatch.undo()
-    # Without it, both have one: in turn, and for good after they can have changed.
+    # Without it, both have one: in turn, and for good.
     monkeypatch.setattr(live_page, "ROOM", 1)
     made: list[str] = []
 
@@ -173,17 +170,23 @@ def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
     monkeypatch.setattr(live_page, "_read", read)
     pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
     looks = []
-    for _ in range(6):
+    for _ in range(3):
         pages._page(found)
         looks.append([bool(one["headline"]) for one in found["ended"]])
-        found["time"] += 4.0
-    assert looks == [[True, False], *[[True, True]] * 5]
-    first, second = (one["id"] for one in found["ended"])
-    assert made == [first, second, first, second]
+    assert looks == [[True, False], [True, True], [True, True]]
+    assert made == [one["id"] for one in found["ended"]]
+    headlines = {one["name"]: one["headline"] for one in found["ended"]}
     # The first run leaves memory.
     recorder._most = later + 1000
     recorder.add("logs", b"")
     assert recorder.lost()["metrics"]
+    monkeypatch.setattr(live_page, "ROOM", 10**6)
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
+    for headline in (None, live_page._IS_GONE):
+        pages._page(found)
+        seen = {one["name"]: one["headline"] for one in found["ended"]}
+        assert seen == {"earlier": headline, "later": headlines["later"]}
+        found["time"] += 10.0
     (one,) = (one for one in found["ended"] if one["name"] == "later")
     report = child._report(one["id"], *recorder.since(one["start"]))
     assert report is not None

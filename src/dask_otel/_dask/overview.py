@@ -55,10 +55,8 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
         # One can have new work since, or be forgotten.
         known = span_id in spans and adapter.summary(span_id) is not None
         if known and span_id not in lifecycle.open:
-            found = _ended(settled, spans[span_id])
-            # Of a large tree, the end of its root is known.
-            last = found.get("stop", lifecycle.generations.earliest_start(span_id))
-            ended.append({**found, "ended": last})
+            last = lifecycle.generations.earliest_start(span_id)
+            ended.append({**_ended(settled, spans[span_id]), "ended": last})
         await asyncio.sleep(0)
     return {
         "scheduler": scheduler.address,

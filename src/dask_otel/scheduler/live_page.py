@@ -14,7 +14,6 @@ import time as clocks
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tornado.web import HTTPError, RequestHandler
@@ -78,7 +77,7 @@ class Pages:
         self._live: bytes | None = None
         self._until = 0.0
         #: By span and its end, as it may go on: the headline of its report (None before it is
-        #: made), and when to make it again, as it can change; infinite if it can't.
+        #: made), and when it was first looked for.
         self._headlines: dict[tuple[str, float], tuple[str | None, float]] = {}
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
@@ -116,29 +115,28 @@ class Pages:
     def _page(self, facts: dict[str, Any]) -> bytes:
         """Add the headlines of runs that have ended, and return the page. In a thread.
 
-        They come in turn, with one look after the other: first those of runs that have none.
+        They come in turn, with one look after the other.
         """
         known, self._headlines = self._headlines, {}
         now, room = facts["time"], ROOM
-        new: tuple[str | None, float] = None, now + _SETTLES
         asked: dict[tuple[str, float], Asked] = {}
         runs = [((one["id"], one["ended"]), one) for one in facts["ended"]]
-        for run, one in sorted(runs, key=lambda item: known.get(item[0], new)[0] is not None):
-            title, again = known.get(run, new)
-            if room > 0 and (title is None or now >= again):
+        for run, one in runs:
+            title, seen = known.get(run, (None, now))
+            if title is None and room > 0 and now >= one["ended"] + _SETTLES:
                 found = self._asked(one["id"], one["start"], one["ended"])
                 size = sum(len(data) for _, data in found[1])
-                if size <= LARGE:
+                if size > LARGE:
+                    title = _IS_LARGE
+                else:
                     room -= size
                     asked[run] = found
-                else:
-                    title = _IS_LARGE
-                again = inf if now >= again else again
-            self._headlines[run] = title, again
+            self._headlines[run] = title, seen
         for run, made in zip(asked, _titles([*asked.values()]), strict=True):
-            title, again = self._headlines[run]
+            _, seen = self._headlines[run]
             # Until then, its rows may be on their way.
-            self._headlines[run] = made or (_IS_GONE if again == inf else title), again
+            is_gone = now >= seen + _SETTLES
+            self._headlines[run] = made or (_IS_GONE if is_gone else None), seen
         for run, one in runs:
             one["headline"], _ = self._headlines[run]
         # Here, because it imports much.
