@@ -97,8 +97,12 @@ def _detected() -> dict[str, Any]:
 
     The SDK would wait for a detector that never answers, here and at the end of the process.
     """
-    known = {entry.name: entry for entry in entry_points(group="opentelemetry_resource_detector")}
     wanted = [name.strip() for name in variables().get(_DETECTORS, "").split(",")]
+    known = {
+        entry.name: entry
+        # That reads files of all installed packages.
+        for entry in (entry_points(group="opentelemetry_resource_detector") if any(wanted) else ())
+    }
     everything = sorted(known.keys() - set(wanted))
     names = [name for one in wanted for name in (everything if one == "*" else [one])]
     futures = {
