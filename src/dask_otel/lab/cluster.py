@@ -22,7 +22,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -70,13 +70,9 @@ def _run_plainly(periodic: PeriodicCallback) -> Coroutine[Any, Any, None] | None
     Such tasks are most of what the loop runs in a long history. It runs when its task would begin.
     """
 
-    def run() -> None:
-        with suppress(StopIteration):
-            _run_in_task(periodic).send(None)
-
     if MACHINE.get() is None or iscoroutinefunction(periodic.callback):
         return _run_in_task(periodic)
-    asyncio.get_running_loop().call_soon(run)
+    asyncio.get_running_loop().call_soon(lambda: next(_run_in_task(periodic).__await__(), None))
     return None
 
 
