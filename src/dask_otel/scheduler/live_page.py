@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import subprocess
 import time as clocks
 from collections.abc import Callable, Sequence
@@ -160,7 +159,12 @@ def _read(as_page: bool, asked: Sequence[Asked]) -> bytes:
     with started("dask_otel.report.child", _LIMIT, stdin=subprocess.PIPE) as process:
         assert process.stdin
         assert process.stdout
-        pickle.dump((as_page, asked), process.stdin)
+        sizes = [
+            (span_id, [(signal, len(data)) for signal, data in rows], lost)
+            for span_id, rows, lost in asked
+        ]
+        process.stdin.write(json.dumps([as_page, sizes]).encode() + b"\n")
+        process.stdin.writelines(data for _, rows, _ in asked for _, data in rows)
         process.stdin.flush()
         found = process.stdout.read()
         if status := process.wait():
