@@ -186,8 +186,9 @@ def others_worked(b: Any) -> None:
 
 
 # The sizes that Dask's sets of tasks to steal had before are not recorded. They decide the order of
-# these sets, too, so that one or two of ten replays differ.
-@pytest.mark.parametrize(("before", "exact"), [(bool, 10), (others_worked, 7)])
+# these sets, too, so that one or two of ten replays differ. On new clusters, a single one differed
+# in thirty tests with other hashes of texts.
+@pytest.mark.parametrize(("before", "exact"), [(bool, 9), (others_worked, 7)])
 def test_the_replay_of_several_workers_is_what_happened(
     tmp_path: Path, before: Callable[[Any], object], exact: int
 ) -> None:
