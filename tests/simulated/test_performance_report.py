@@ -658,6 +658,14 @@ def test_sums_without_all_their_parts_are_left_out(b: Bridged) -> None:
     # Levels need no other parts.
     threads = semconv.WORKER_THREAD_COUNT.name
     assert whole.session.metrics.total(threads) == part.session.metrics.total(threads) == 4
+    # Without its trace, nobody knows what a block did.
+    own = [row for row in rows if row[0] != "traces"]
+    for missing, start in (
+        ({"traces": 1}, "The block's work is not known"),
+        ({}, "The block had no"),
+    ):
+        (found,) = report_of(own, missing, Block("etl", "gone")).accounts()
+        assert found.diagnoses[0].title.startswith(start)
 
 
 def chained(client: Any) -> None:

@@ -221,8 +221,10 @@ def report_of(
         for run in runs:
             run.metrics.drop_sums()
     logs = b"".join(data for signal, data in rows if signal == "graph")
-    own = runs if block is None else [_within(run, block) for run in runs]
-    return Report(own, reader.skipped, graph_logs=logs)
+    if block is not None:
+        block = replace(block, lost="traces" in lost)
+        runs = [_within(run, block) for run in runs]
+    return Report(runs, reader.skipped, graph_logs=logs)
 
 
 def _within(session: Session, block: Block) -> Session:

@@ -91,7 +91,16 @@ _NO_WORK: Final = Diagnosis(
     0.0,
     "The block had no work on this cluster",
     "",
-    "Compute inside the block: a lazy collection does nothing before that.",
+    "Compute inside the block: a lazy collection does nothing before that, and what other threads "
+    "submit is not the block's.",
+)
+_NO_ROOM: Final = Diagnosis(
+    "gaps",
+    "",
+    0.0,
+    "The block's work is not known: its telemetry had no room in the scheduler's memory",
+    "",
+    "Make otel.report.memory larger where the scheduler runs.",
 )
 _NOT_DONE: Final = "The block ended before its work was done"
 _LOOK: Final = "Look at the traceback in the program that ran the block."
@@ -223,7 +232,8 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
         found = diagnose(own)
     else:
         # Dask may have booked its work on another span.
-        found = [one for one in diagnose(facts) if one.kind == "merged"] or [_NO_WORK]
+        unknown = _NO_ROOM if block.lost else _NO_WORK
+        found = [one for one in diagnose(facts) if one.kind == "merged"] or [unknown]
     if block.waits is not None:
         more = [one for one in found if one.kind not in ("open", "short")]
         found = [Diagnosis("open", block.name, 0.0, _NOT_DONE, *block.waits), *more]

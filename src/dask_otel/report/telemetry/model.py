@@ -142,6 +142,8 @@ class Block:
     began: float | None = None
     #: Why its work was not done at its end, and the next step; None if it was.
     waits: tuple[str, str] | None = None
+    #: Whether spans, perhaps its own, had no room in memory.
+    lost: bool = False
 
 
 @dataclass
