@@ -39,8 +39,9 @@ BESIDE: Final = 4.0
 #: Most bytes of rows that are read for the headline of a run: they take seconds. Other runs have
 #: theirs in the report alone.
 LARGE: Final = 2**22
-#: Bytes of such rows after which the other runs have their headlines at the next look.
-ROOM: Final = 2**19
+#: Bytes of such rows after which the other runs have their headlines at the next look: the start
+#: of a process takes as long as half of them.
+ROOM: Final = 2**21
 #: Seconds after a run's end in which its rows can still become more.
 _SETTLES: Final = 2 * RECORDED
 
