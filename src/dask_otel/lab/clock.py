@@ -74,7 +74,7 @@ class Machine:
         # Timers come up to a nanosecond early.
         if time >= self.blocked:
             self.blocked = 0.0
-            self.loop.append(self.waiting)
+            self.loop._ready.extend(self.waiting)  # type: ignore[attr-defined]
             self.waiting = deque()
 
 
@@ -148,10 +148,6 @@ class Loop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return the seconds since the start."""
         return self.now + self.ahead
-
-    def append(self, handles: deque[asyncio.Handle]) -> None:
-        """Let these callbacks run after those that are ready."""
-        self._ready.extend(handles)  # type: ignore[attr-defined]
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
