@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
+from importlib.metadata import distributions
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from dask_otel import _version
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import Outputs
 from dask_otel.core.records import Answer, Row
@@ -24,6 +30,23 @@ PROTOCOLS = ("grpc", "http/protobuf")
 
 Build = Callable[..., Outputs]
 Begin = Callable[..., Pump]
+
+
+@cache
+def packages(folder: str) -> list[Any]:
+    """Return what is installed in a folder, with its entry points."""
+    return [SimpleNamespace(entry_points=one.entry_points) for one in distributions(path=[folder])]
+
+
+@pytest.fixture(autouse=True)
+def _each_package_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember what is installed: nearly every test asks for entry points, of all packages."""
+    read = _version._distributions
+
+    def remembered(name: str | None = None) -> Iterable[Any]:
+        return read(name) if name else chain.from_iterable(map(packages, [*sys.path]))
+
+    monkeypatch.setattr(_version, "_distributions", remembered)
 
 
 @pytest.fixture(params=PROTOCOLS)
