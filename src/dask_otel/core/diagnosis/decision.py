@@ -77,6 +77,7 @@ _ELSE: Final = {
     "unbegun": "starting",
     "client": "client",
 }
+_NOT_ENDED: Final = "Threads had tasks of others that had not ended yet."
 _NONE_BEGAN: Final = "None of its tasks began, and no thread was free."
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
 _NEWS: Final = "The scheduler knew of ends {} later than blocked event loops explain."
@@ -461,6 +462,9 @@ class _Case:
         self.left["report"] += late if span.name == root.name else 0.0
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         taken, used = self.left["no_thread"], root.busy + root.elsewhere
+        if len(facts.roots) > 1 and root.idle is not None:
+            # Tasks of others that have not ended hold threads, too.
+            used = max(used, root.threads * root.seconds - root.idle - root.unreported)
         unbegun = taken * min(1.0, root.unbegun / (self.threads * root.parts["no_thread"] or inf))
         # Before its first task begins, no thread computes, but for others.
         at_first = span.queue - sum(span.parts[part] for part in _BEFORE_FIRST)
@@ -856,7 +860,9 @@ class _Case:
             whole = sum(root.holders.values())
             held *= (lost + both) * bool(others) / (whole or 1.0)
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
-        self._say("held", held, others or "others", said if root.elsewhere else _NONE_BEGAN)
+        if not root.elsewhere:
+            said = _NOT_ENDED if root.busy else _NONE_BEGAN
+        self._say("held", held, others or "others", said)
         everything = work or {"": root.activities}
         # Tasks of other spans of its root had threads, too.
         beside = self.span.beside if work else {}
