@@ -30,8 +30,6 @@ README, QUICKSTART = (
 COMMANDS = {"python": "", "dask": "-m dask", "dask-otel": "-m dask_otel"}
 #: Nobody's ports.
 OWN_PORTS = "--host 127.0.0.1 --port 0 --no-dashboard --dashboard-address 127.0.0.1:0"
-#: A cluster of one worker, without a page, for which the program would import as much again.
-SMALL = "n_workers=1, dashboard_address=None"
 #: A machine that stalls for seconds has neither two runs of a program nor half of one.
 PATIENT = {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
 
@@ -84,7 +82,7 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     pytest.importorskip("bokeh")  # of dask-otel[report], as the page installs it
     program = block(QUICKSTART, "python", "first run")
     assert program.count("1_000_000") == 1
-    program = program.replace("1_000_000", "1_000").replace("n_workers=2", SMALL)
+    program = program.replace("1_000_000", "1_000").replace("n_workers=2", "n_workers=1")
     (tmp_path / "first.py").write_text(program)
     server, files = (block(QUICKSTART, "bash", part) for part in ("=quickstart", "FILES__PATH"))
     # In a test there is nobody to look at it.

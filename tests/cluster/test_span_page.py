@@ -26,6 +26,7 @@ import pytest
 from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
+from dask_otel._dask.overview import overview
 from dask_otel.scheduler import live_page as module
 from tests.browser import open_page
 from tests.environment import OFF, python
@@ -246,6 +247,12 @@ def headlines(page: str) -> list[str]:
     return [unescape(re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)[4]) for row in rows]
 
 
+async def overview_later(*known: Any) -> dict[str, Any]:
+    """Return what the page shows, as when the rows of all runs have come."""
+    found = await overview(*known)
+    return {**found, "time": found["time"] + module._SETTLES}
+
+
 @pytest.mark.xdist_group("page")
 def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_the_list(
     monkeypatch: pytest.MonkeyPatch,
@@ -260,7 +267,14 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
         with span("good"):
             wait(client.submit(int))
         path = f"/otel/report/{span_id}"
-        eventually(lambda: len(headlines(read(client))) == 2 and status(client, path) == 200)
+        recorder = client.cluster.scheduler.plugins["dask-otel"].bridge.recording.recorder
+
+        def complete() -> bool:
+            signals = [signal for signal, _ in recorder.since(0.0)[0]]
+            return signals.count("traces") == 2 and signals[-1] == "metrics"
+
+        eventually(complete)
+        monkeypatch.setattr(module, "overview", overview_later)
 
         def alike() -> str:
             report = read(client, path)
@@ -269,13 +283,12 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
             assert "failed" in found
             return report
 
-        # Of runs that took long, metrics can come between the two, and change what cost time.
         report = eventually(alike)
         assert report.count("(this block)") == 1
         assert "&lt;script&gt;pwned=1" in report
         assert "<script>pwned" not in report
         # Too many bytes to read them for a headline.
-        monkeypatch.setattr(module, "LARGE", 0)
+        monkeypatch.setattr(module, "LARGE", -1)
         with span("late"):
             wait(client.submit(int))
         eventually(lambda: headlines(read(client))[:-2] == [module._IS_LARGE])
@@ -284,7 +297,6 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
             read(client, path)
         refused.value.close()
         # A root that the scheduler knows, and whose rows are gone.
-        recorder = client.cluster.scheduler.plugins["dask-otel"].bridge.recording.recorder
         recorder._most = 0
         recorder.add("logs", b"")
         monkeypatch.undo()
@@ -295,6 +307,7 @@ def test_a_process_that_is_killed_leaves_the_page_without_headlines(
     monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(module, "_LIMIT", 0.0)
+    monkeypatch.setattr(module, "overview", overview_later)
     with cluster() as client:
         registered(client)
         with span("etl") as span_id:
