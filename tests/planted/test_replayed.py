@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def test_a_report_without_the_answers_of_its_replays_is_the_same(
     assert "The cure can save about 2.50 s." in " ".join(before[0].split())
     # The process dies; it takes too long, except for those who want to wait.
     with monkeypatch.context() as patch:
-        patch.setattr(running.sys, "executable", "/bin/false")
+        patch.setattr(sys, "executable", "/bin/false")
         out, err = said(capsys, tmp_path)
         assert out == before[0]
         assert err.startswith("dask-otel report: no replays: The process of the replay ended with")

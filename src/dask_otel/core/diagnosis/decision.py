@@ -320,15 +320,18 @@ def _healthy(facts: Facts) -> Diagnosis:
     paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
     known = computing and paid and unknown <= _SHARE * paid
     waited = sum(_spent(root.activities, "-noncpu") for root in roots)
+    cancelled = int(sum(root.cancelled for root in roots))
+    # They may have waited to the end.
+    said = [f"{counted(cancelled, 'task')} cancelled"] if cancelled else []
     if waited > paid / 2 > 0:
         # It can wait for the task that computed, or beside it: nobody knows what a cure saves.
         functions = _listed(name for span in facts.spans for name in _waiting(span.work))
         found = _said(facts, "off_cpu", "", functions, _NO_TASK_BEHIND)
-        return replace(found, title=_HELD_THREADS.format(functions, waited / paid))
-    said = [f"computing {computing / paid:.0%}"] if known else []
-    # They may have waited to the end.
-    if cancelled := int(sum(root.cancelled for root in roots)):
-        said.append(f"{counted(cancelled, 'task')} cancelled")
+        return replace(
+            found, title=", ".join([_HELD_THREADS.format(functions, waited / paid), *said])
+        )
+    if known:
+        said.insert(0, f"computing {computing / paid:.0%}")
     return _said(facts, "healthy", what=f": {', '.join(said)}" if said else "")
 
 
