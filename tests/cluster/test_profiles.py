@@ -162,7 +162,9 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         assert 0 < seconds <= sampled + 1e-6
         # Both times are rounded to the microsecond.
         exact = pytest.approx(seconds / ran, abs=2e-6 / ran)
-        assert attributes[semconv.SPAN_PROFILE_COVERAGE] == exact
+        share = attributes.get(semconv.SPAN_PROFILE_COVERAGE)
+        # After a stall of the machine, one sample can stand for more than all tasks ran.
+        assert share == exact if share is not None else seconds > ran
         # The line itself, which the test reads in its own source.
         inner = max(one.stacks, key=one.stacks.__getitem__)[-1]
         if inner.file == "cluster/test_profiles.py":
