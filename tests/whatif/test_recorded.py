@@ -186,11 +186,10 @@ def others_worked(b: Any) -> None:
 
 
 # The sizes that Dask's sets of tasks to steal had before are not recorded. They decide the order of
-# these sets, too, so that one or two of ten replays differ. On new clusters, a single one differed
-# in thirty tests with other hashes of texts.
-@pytest.mark.parametrize(("before", "exact"), [(bool, 9), (others_worked, 7)])
+# these sets, too, so that with other hashes of texts than here, some of the replays differ.
+@pytest.mark.parametrize("before", [bool, others_worked])
 def test_the_replay_of_several_workers_is_what_happened(
-    tmp_path: Path, before: Callable[[Any], object], exact: int
+    tmp_path: Path, before: Callable[[Any], object]
 ) -> None:
     """The scheduler's number of tasks is recorded, and when workers steal, drop copies and beat."""
 
@@ -203,7 +202,7 @@ def test_the_replay_of_several_workers_is_what_happened(
         graph = recorded(tmp_path / f"{seed}", partial(mixed, seed), *shape, before=begun)
         found = replayed(plan(graph, Experiment("as it was"))).seconds
         off.append(abs(found - (graph.stop - graph.start)))
-    assert sum(one < EXACT for one in off) >= exact, off
+    assert max(off) < EXACT, off
 
 
 def test_replays_with_several_workers_are_as_real_runs_with_other_chance(tmp_path: Path) -> None:
