@@ -112,7 +112,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
         defaults = {
             "OTEL_BSP_SCHEDULE_DELAY": "20",
             "OTEL_BLRP_SCHEDULE_DELAY": "20",
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
         }
         set_variables(monkeypatch, {**defaults, **variables})
         # A moment ago: the first batch comes at once here, and a zero point has its time before it.

@@ -41,7 +41,7 @@ def both(
     build: Build, server: Receiver, logs: bool = False, **variables: str
 ) -> list[tuple[Any, list[Any]]]:
     """Return a sink of each signal, with what to export."""
-    outputs = build({**server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1", **variables}, logs=logs)
+    outputs = build({**server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "60", **variables}, logs=logs)
     return [
         (outputs.span_sinks[0], [ROOT, CHILD]),
         (outputs.metric_sinks[0], [counter(number(1), number(2, a="b"))]),
