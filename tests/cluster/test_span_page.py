@@ -314,7 +314,11 @@ def test_a_process_that_is_killed_leaves_the_page_without_headlines(
             wait(client.submit(int))
         eventually(lambda: headlines(read(client)) == [unescape(module._UNREADABLE)])
         assert status(client, f"/otel/report/{span_id}") == 500
-    assert "the process of the report ended with status -9" in caplog.text
+    killed = "the process of the report ended with status -9"
+    assert killed in caplog.text
+    # More than a pipe holds, so that it was killed before it had read all.
+    with pytest.raises(RuntimeError, match=killed):
+        module._read(False, [("", [("traces", bytes(1 << 20))], {})])
 
 
 def test_a_process_ends_with_the_one_that_asked() -> None:

@@ -11,6 +11,7 @@ import json
 import subprocess
 import time as clocks
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -164,9 +165,14 @@ def _read(as_page: bool, asked: Sequence[Asked]) -> bytes:
             (span_id, [(signal, len(data)) for signal, data in rows], lost)
             for span_id, rows, lost in asked
         ]
-        process.stdin.write(json.dumps([as_page, sizes]).encode() + b"\n")
-        process.stdin.writelines(data for _, rows, _ in asked for _, data in rows)
-        process.stdin.flush()
+        try:
+            process.stdin.write(json.dumps([as_page, sizes]).encode() + b"\n")
+            process.stdin.writelines(data for _, rows, _ in asked for _, data in rows)
+            process.stdin.flush()
+        except BrokenPipeError:
+            # It ended before it had read all: its status says why. The rest would be written again.
+            with suppress(BrokenPipeError):
+                process.stdin.close()
         found = process.stdout.read()
         if status := process.wait():
             raise RuntimeError(f"the process of the report ended with status {status}")
