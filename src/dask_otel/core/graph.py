@@ -45,8 +45,8 @@ BLOCK: Final = 1000
 #: Runs to sort, and entries of a column in a piece of text: more would hold the GIL for long.
 _PIECE: Final = 500
 
-#: Of a hash, what decides the order of a set of up to 40,000 objects.
-_BITS: Final = 0xFFFF
+#: Of a hash, what decides where an object is in a set, after the first nine collisions, too.
+_BITS: Final = (1 << 48) - 1
 
 #: No number of a log is larger.
 LARGEST: Final = 1e15
