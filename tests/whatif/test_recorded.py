@@ -59,10 +59,10 @@ def leaving(b: Any) -> None:
     wait(b.client.map(apart, [1.4] * 9, pure=False))
 
 
-def side_by_side(b: Any) -> None:
+def side_by_side(seed: int, b: Any) -> None:
     """Two users who each wait for their own rounds."""
-    other = b.cluster.thread("client", partial(copy_context().run, rounds, b, 2))
-    rounds(b)
+    other = b.cluster.thread("client", partial(copy_context().run, rounds, b, seed + 1))
+    rounds(b, seed)
     other.result()
 
 
@@ -95,7 +95,9 @@ def mixed(seed: int, b: Any, order: int = 0) -> None:
     ("work", "recorded_on", "others", "margin"),
     [
         *((work, 2, (1, 5), {"abs": MARGIN}) for work in (rounds, limited, failing, leaving)),
-        (side_by_side, 3, (1, 6), {"rel": 0.02}),
+        # Whose results were there together; and who submitted within the time of one priority.
+        *((partial(side_by_side, seed), recorded_on, others, {"abs": EXACT})
+          for seed, recorded_on, others in ((12, 2, (1, 6)), (5, 2, (1, 6)), (5, 3, (2,)))),
         # Without messages between workers.
         *((partial(mixed, seed), 1 + seed % 4, (1 + seed // 4 % 4,), {"abs": EXACT})
           for seed in (1, 2, 7, 10)),

@@ -156,8 +156,12 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             state, task = scheduler.tasks[key], plan.tasks[key]
             if expected := self._expected.pop(state.prefix.name, None):
                 state.prefix.duration_average, state.prefix.max_exec_time = expected
+            user, generation, *order = task.priority
+            # It is Dask's, except of the tasks of a task, which go before others.
+            if generation % 1 == 0:
+                _, generation, _ = state.priority
             # Equal priorities stay equal, whatever Dask adds.
-            state.priority, state.retries = (task.rank,), len(task.runs)
+            state.priority, state.retries = (user, generation, *order), len(task.runs)
             # In the recorded order.
             state.dependencies = {scheduler.tasks[one] for one in task.before}
             if task.runs[-1].restriction >= 0:
@@ -270,7 +274,11 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         await asyncio.sleep(one.gap)
         specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
-            self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
+            self._futures.append(
+                self._cluster.client.get(
+                    specs, [*one.results], sync=False, fifo_timeout=one.fifo_timeout
+                )
+            )
         self._happened(number)
 
     def _happened(self, number: int, group: str = "") -> None:

@@ -85,8 +85,10 @@ def _or_none(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or is_right(value)
 
 
-def _each(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda values: type(values) is list and all(map(is_right, values))
+def _each(is_right: Callable[[object], bool], least: int = 0) -> Callable[[object], bool]:
+    return lambda values: (
+        type(values) is list and len(values) >= least and all(map(is_right, values))
+    )
 
 
 def _fields(**known: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -139,7 +141,7 @@ def _checks(graph: Graph) -> Iterator[tuple[str, Any, Callable[[object], bool]]]
         "group": whole,
         "before": _each(whole),
         "submission": _place(graph.submissions or [0.0]),
-        "priority": _or_none(_each(_number())),
+        "priority": _or_none(_each(_number(), 2)),
         "worker": _place(graph.workers),
         "outcome": lambda value: type(value) is str and value in {*"mefrlc"},
         "restriction": _place(graph.restrictions),

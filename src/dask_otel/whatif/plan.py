@@ -46,6 +46,15 @@ _MOST_WAY: Final = 0.05
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
 
+#: The priority of a task without one.
+_LAST: Final = (inf, inf)
+
+#: A user's pauses are alike if they differ by this share of the last one at most.
+_ALIKE: Final = 0.05
+
+#: Dask's own `fifo_timeout` of `Client.map` and of `Client.compute`.
+_FIFO: Final = (0.1, 60.0)
+
 
 class Task(NamedTuple):
     """A task of a replay, or a piece of one."""
@@ -53,6 +62,8 @@ class Task(NamedTuple):
     before: Sequence[Key]
     #: Its place in the order of priorities.
     rank: int
+    #: As recorded: the user's, the submission's, and the order in that.
+    priority: Sequence[float]
     #: Its runs one after the other, as changed; the last one again if a result is lost. None is
     #: lost with a worker: workers are lost, not runs.
     runs: Sequence[Row]
@@ -70,6 +81,8 @@ class Submission(NamedTuple):
     after: Collection[Event]
     #: Seconds from then until the client sends it.
     gap: float
+    #: Dask gives it the priority of one before it that is so many seconds older at most.
+    fifo_timeout: float
 
 
 class Worker(NamedTuple):
@@ -178,7 +191,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
         for piece, key in enumerate(keys[task]):
             known = None if order or piece else runs[-1].hash
-            tasks[key] = Task(before, rank, own, hash(key) if known is None else known)
+            tasks[key] = Task(
+                before, rank, runs[-1].priority or _LAST, own,
+                hash(key) if known is None else known,
+            )  # fmt: skip
     latency = way - pause
     # Of each worker, the first task comes last.
     startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
@@ -313,8 +329,12 @@ def _submissions(
     ran: Mapping[int, Sequence[Row]],
     keys: Mapping[int, Sequence[Key]],
     latency: float,
+    pause: float = inf,
 ) -> tuple[dict[int, Submission], float]:
-    """Return the submissions, and the seconds that the span went on after its last task."""
+    """Return the submissions, and the seconds that the span went on after its last task.
+
+    A user of whom nothing else is known makes that `pause` after results, or the usual one.
+    """
     members: dict[int, list[int]] = defaultdict(list)
     where = {task: max(0, runs[0].submission) for task, runs in ran.items()}
     inner, outer = set[int](), set[int]()
@@ -336,6 +356,8 @@ def _submissions(
     sizes = Counter(unit for task, unit in units.items() for _ in keys[task])
     had, new = Counter[tuple[int, str]](), dict[tuple[int, str], float]()
     found: dict[int, Submission] = {}
+    #: By submission, the pause that its user made before; by priority, the first submission.
+    pauses, begun = dict[int, float](), dict[float, float]()
     before, last = -1, -latency
     for time, is_made, number in sorted(ends + times, key=lambda one: one[0] + _ROUNDED * one[1]):
         if not is_made:
@@ -345,19 +367,37 @@ def _submissions(
                 new[units[number]] = time
             continue
         # Another user may wait for one that is not complete.
-        whole = [one for one in new if had[one] == sizes[one]]
-        after = {(*one, had[one]): new[one] for one in whole or new}
+        whole = {one: end for one, end in new.items() if had[one] == sizes[one]}
+        ended: dict[int, float] = {}
+        for (one, _), end in whole.items():
+            ended[one] = max(end, ended.get(one, 0.0))
+        # Or for one that is: each user makes the same pause after its own.
+        waited = {
+            one for one, end in ended.items()
+            if abs(time - end - pauses.get(one, pause)) <= _ALIKE * (time - end)
+        } or ended.keys()  # fmt: skip
+        if len(waited) == 1:
+            pauses[number] = time - ended[next(iter(waited))]
+        after = {
+            (*one, had[one]): end
+            for one, end in (whole or new).items() if one[0] in waited or not whole
+        }  # fmt: skip
         if not whole:
             after[before, "", 1] = last
         # Nor does it overtake those that it continues: Dask would cancel it.
         needed = {where.get(one) for task in members[number] for one in ran[task][-1].before}
         after = {(one, "", 1): -latency for one in needed if one in found} | after
-        before, last, new = number, time - latency, {}
+        before, last = number, time - latency
+        new = {one: end for one, end in whole.items() if one[0] not in waited}
+        _, generation, *_ = ran[members[number][0]][-1].priority or _LAST
+        since = time - begun.setdefault(generation, time)
         found[number] = Submission(
             [key for task in members[number] for key in keys[task]],
             [key for task in members[number] if task in results for key in keys[task]],
-            [*after], max(0.0, last - max(after.values())),
+            [*after], max(0.0, last - max(after.values())), _FIFO[since > _FIFO[0]],
         )  # fmt: skip
+    if pauses and pause == inf:
+        return _submissions(graph, ran, keys, latency, median(pauses.values()))
     return found, max(0.0, graph.stop - graph.start - max(ends)[0]) if ends else 0.0
 
 
