@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.whatif import child
+from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment
-from dask_otel.whatif.graph import read_graphs
+from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.plan import plan
 from tests.whatif.graphs import graph
 
 
@@ -110,3 +112,13 @@ def test_a_line_that_is_changed_anywhere_is_replayed_or_an_error(data: st.DataOb
         if one.workers and any(took is not None for took in one.runs["seconds"]):
             child.answer(one, [Experiment("as it was")], [1], lambda _: None)
     assert all("is no graph of a run: " in one for one in wrong)
+
+
+def test_what_is_null_may_be_missing() -> None:
+    entry = dict.fromkeys(("came", "went", "resources", "hash", "seen", "place"))
+    limit = dict.fromkeys(("workers", "resources", "loose"))
+    run, other = {"restriction": 0}, {"restriction": 0, "start": 1.0}
+    for empty, free in ((entry, limit), ({}, {})):
+        line = vars(graph(run, other, restrictions=[free]))
+        read = Graph.of({**line, "workers": [{"threads": 1, **empty}]})
+        assert replayed(plan(read, Experiment("as it was"))).seconds == pytest.approx(2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from graphlib import TopologicalSorter
 from io import BytesIO
 from pathlib import Path
@@ -63,12 +63,24 @@ class Graph:
         if len({len(graph.runs[name]) for name in Row._fields if name in graph.runs}) > 1:
             raise ValueError("columns of its runs differ in length")
         TopologicalSorter({row.task: row.before for row in graph.rows()}).prepare()
-        return graph
+        return replace(
+            graph,
+            workers=[{"came": None, "went": None, **_known(one)} for one in graph.workers],
+            restrictions=[
+                {"workers": None, "resources": None, "loose": False, **_known(one)}
+                for one in graph.restrictions
+            ],
+        )
 
     def rows(self) -> list[Row]:
         """Return the runs, in the order in which they were sent to workers."""
         known = [self.runs[name] for name in Row._fields if name in self.runs]
         return [Row(*one) for one in zip(*known, strict=True)]
+
+
+def _known(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not null, which may be missing, too."""
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _number(least: float = -LARGEST, most: float = LARGEST) -> Callable[[object], bool]:
