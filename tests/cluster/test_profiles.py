@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from distributed import span
+from distributed import get_worker, span
 
 import dask_otel
 from dask_otel import semconv
@@ -24,6 +24,7 @@ from dask_otel._wire import Refusal, profile_loop
 from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import unpacked
+from dask_otel.worker.sampling import Sampler
 from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
 
@@ -32,17 +33,33 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 
 def timed(call: Callable[[], object]) -> tuple[str, float]:
-    """Call a function of this file; return its name and its seconds."""
-    began = time.perf_counter()
-    call()
+    """Call a function of this file until it was sampled; return its name and its seconds."""
+    worker: Any = get_worker()
+    began, enough = time.perf_counter(), worker.samples + ENOUGH
+    while worker.samples < enough:
+        call()
     return call.__name__, time.perf_counter() - began
 
 
 async def awaited(call: Callable[[], Any]) -> tuple[str, float]:
-    """Await a function of this file; return its name and its seconds."""
-    began = time.perf_counter()
-    await call()
+    """Await a function of this file until it was sampled; return its name and its seconds."""
+    worker: Any = get_worker()
+    began, enough = time.perf_counter(), worker.samples + ENOUGH
+    while worker.samples < enough:
+        await call()
     return call.__name__, time.perf_counter() - began
+
+
+def count_samples(dask_worker: Any) -> None:
+    """Let a worker count the looks of its sampler, which wait while the machine is busy."""
+    taken = Sampler._sample
+
+    def counted(self: Sampler, now: float) -> None:
+        taken(self, now)
+        dask_worker.samples += 1
+
+    dask_worker.samples = 0
+    Sampler._sample = counted  # type: ignore[method-assign]
 
 
 def counts() -> None:
@@ -81,6 +98,8 @@ async def counts_on_loop() -> None:
         total += number * number
 
 
+#: The first of them can be before the function begins.
+ENOUGH = 3
 PLANTED = (counts, naps, multiplies, holds, sleeps, counts_on_loop)
 
 
@@ -99,6 +118,7 @@ def profiled(start: Start, folder: Path, **more: Any) -> Any:
 
 def await_sampler(cluster: Bridged) -> None:
     eventually(lambda: [*cluster.client.run(_samples).values()] == [True], what="the sampler")
+    cluster.client.run(count_samples)
 
 
 def _samples(dask_worker: Any) -> bool:
