@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -152,13 +153,17 @@ def leaves(one: SpanStacks) -> Counter[str]:
 def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) -> None:
     took: dict[str, Counter[str]] = {}
     with profiled(start, tmp_path) as cluster:
+        files = cluster.bridge.hand_over._pump.profiles
         with dask_otel.span("root"):
             for call in PLANTED:
-                with span(call.__name__):
+                with span(call.__name__) as span_id:
                     took[call.__name__] = _took(cluster, call, 2)
+                    # It is open until they are there, however late.
+                    eventually(partial(files._store._of.__contains__, span_id), what="its samples")
             # Two spans that share a function.
-            with span("both"):
+            with span("both") as span_id:
                 took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 2)
+                eventually(partial(files._store._of.__contains__, span_id), what="its samples")
         spans = cluster.exported().spans
         profile = written(tmp_path, is_complete)
     assert profile.about["root"] == "root"

@@ -599,6 +599,23 @@ def test_messages_pass_with_their_open_spans_and_a_good_bye_is_no_cut() -> None:
     assert cut_off == CutOff("w")
 
 
+def test_samples_of_a_span_that_has_ended_have_their_place_while_its_root_is_open() -> None:
+    profiles, found = reader()
+    open_spans: Any = profiles._open
+    for gone, place in (("b", (CHILD, ROOT)), ("root", None)):
+        profiles.span_exported(open_spans.pop(gone))
+        profiles.read(message())
+        assert found.pop().spans[0] == place
+    # A continuation of the root has another identity.
+    open_spans["root"] = SimpleNamespace(identity=CHILD, above=())
+    profiles.read(message())
+    assert found.pop().spans[0] is None
+    for number in range(stacks.MOST_SPANS):
+        span: Any = SimpleNamespace(identity=replace(CHILD, dask_id=f"{number}"), above=())
+        profiles.span_exported(span)
+    assert (len(profiles._ended), "b" in profiles._ended) == (stacks.MOST_SPANS, False)
+
+
 def test_samples_without_room_in_the_queue_are_missing_in_the_profile_of_their_root() -> None:
     profiles, found = reader(missed=2)
     for _ in range(4):

@@ -417,6 +417,8 @@ class SchedulerAdapter:
         self.contexts.exported(span)
         if self.spans.graphs is not None:
             self.spans.graphs.exported(span)
+        if self._profiles is not None:
+            self._profiles.span_exported(span)
         for group in span.groups:
             self.spans.forget(group)
             self.task_events.flush(group)

@@ -9,6 +9,7 @@ from typing import Any
 from distributed.scheduler import Scheduler
 
 from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import SpanIdentity
@@ -32,6 +33,8 @@ class WorkerProfiles:
         self._missed = Counter[int]()
         #: The workers that have sent their last message.
         self._done: set[str] = set()
+        #: The last spans that ended, and their roots: a busy worker sends late.
+        self._ended: dict[str, tuple[SpanIdentity, SpanIdentity]] = {}
 
     def read(self, message: Any) -> None:
         """Read a message; any client may log any object."""
@@ -65,9 +68,18 @@ class WorkerProfiles:
 
     def _span(self, dask_id: str) -> tuple[SpanIdentity, SpanIdentity] | None:
         span = self._open.get(dask_id)
-        if span is None:
-            return None
-        return span.identity, (span.above[-1] if span.above else span).identity
+        if span is not None:
+            return _with_root(span)
+        pair = self._ended.get(dask_id)
+        # The file of an ended root may be complete.
+        root = pair and self._open.get(pair[1].dask_id)
+        return pair if pair and root and root.identity == pair[1] else None
+
+    def span_exported(self, span: OpenSpan) -> None:
+        """Remember a span whose samples can still come, while its root is open."""
+        self._ended[span.identity.dask_id] = _with_root(span)
+        if len(self._ended) > stacks.MOST_SPANS:
+            del self._ended[next(iter(self._ended))]
 
     @property
     def silent(self) -> set[str]:
@@ -90,3 +102,7 @@ class WorkerProfiles:
             self._done.discard(address)
         else:
             self._put(CutOff(address))
+
+
+def _with_root(span: OpenSpan) -> tuple[SpanIdentity, SpanIdentity]:
+    return span.identity, (span.above[-1] if span.above else span).identity
