@@ -24,7 +24,7 @@ from dask_otel import semconv
 from dask_otel._wire import Refusal, profile_loop
 from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
-from dask_otel.core.profiles.stacks import unpacked
+from dask_otel.core.profiles.stacks import TOPIC, Frame, Sampled, packed, unpacked
 from dask_otel.worker.sampling import Sampler
 from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
@@ -160,6 +160,12 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                     took[call.__name__] = _took(cluster, call, 2)
                     # It is open until they are there, however late.
                     eventually(partial(files._store._of.__contains__, span_id), what="its samples")
+            # Its samples come when it has ended.
+            with span("late") as late:
+                cluster.client.submit(int).result()
+            eventually(lambda: late not in cluster.bridge.adapter.lifecycle.open, what="its end")
+            cluster.client.run(sends, late)
+            eventually(partial(files._store._of.__contains__, late), what="its samples")
             # Two spans that share a function.
             with span("both") as span_id:
                 took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 2)
@@ -168,8 +174,10 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         profile = written(tmp_path, is_complete)
     assert profile.about["root"] == "root"
     assert (profile.about["left_out"], profile.about["cut_off"]) == (0, [])
-    assert {one.name.rpartition("/")[2] for one in profile.spans} == {*took}
+    assert {one.name.rpartition("/")[2] for one in profile.spans} == {*took, "late"}
     for one in profile.spans:
+        if one.dask_id == late:
+            continue
         found, truth = leaves(one), took[one.name.rpartition("/")[2]]
         assert found.most_common(1)[0][0] == truth.most_common(1)[0][0], found
         assert {*truth} <= {*found}
@@ -196,6 +204,12 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
             source = Path(__file__).read_text().splitlines()[inner.at - 1]
             words = ("total +=", "range", "sleep", "@", "sum(")
             assert any(word in source for word in words), inner
+
+
+def sends(span_id: str, dask_worker: Any) -> None:
+    """Send a sample of a span."""
+    (message,) = packed([Sampled(span_id, (Frame("int"),), 1, 20_000)], 1)
+    dask_worker.log_event(TOPIC, message)
 
 
 def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
