@@ -291,8 +291,7 @@ def test_a_server_that_never_answers(
 ) -> None:
     release = threading.Event()
     server.before_answer = lambda _: release.wait(60) and None
-    timeouts = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60", variable: value}
-    sink, records = both(build, server, **timeouts)[place]
+    sink, records = both(build, server, **{variable: value})[place]
     answer = send(sink, records)
     release.set()
     assert not answer.taken
