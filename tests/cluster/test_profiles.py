@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -153,23 +152,27 @@ def leaves(one: SpanStacks) -> Counter[str]:
 def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) -> None:
     took: dict[str, Counter[str]] = {}
     with profiled(start, tmp_path) as cluster:
-        files = cluster.bridge.hand_over._pump.profiles
+        places = cluster.bridge.hand_over._pump.profiles._store._of
+
+        def samples_come(span_id: str) -> None:
+            eventually(lambda: span_id in places, what="its samples")
+
         with dask_otel.span("root"):
             for call in PLANTED:
                 with span(call.__name__) as span_id:
                     took[call.__name__] = _took(cluster, call, 2)
                     # It is open until they are there, however late.
-                    eventually(partial(files._store._of.__contains__, span_id), what="its samples")
+                    samples_come(span_id)
             # Its samples come when it has ended.
             with span("late") as late:
                 cluster.client.submit(int).result()
             eventually(lambda: late not in cluster.bridge.adapter.lifecycle.open, what="its end")
             cluster.client.run(sends, late)
-            eventually(partial(files._store._of.__contains__, late), what="its samples")
+            samples_come(late)
             # Two spans that share a function.
             with span("both") as span_id:
                 took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 2)
-                eventually(partial(files._store._of.__contains__, span_id), what="its samples")
+                samples_come(span_id)
         spans = cluster.exported().spans
         profile = written(tmp_path, is_complete)
     assert profile.about["root"] == "root"
