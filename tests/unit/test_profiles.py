@@ -566,11 +566,12 @@ def test_samples_are_counted_that_can_not_be_handed_over(pump: Any, reason: str 
 
 
 def reader(missed: int = 0) -> tuple[WorkerProfiles, list[Any]]:
-    root = SimpleNamespace(identity=ROOT, above=())
+    root = SimpleNamespace(identity=ROOT)
+    root.root = root
     found: list[Any] = []
     broker = SimpleNamespace(truncate={stacks.TOPIC: None}.__getitem__)
     scheduler: Any = SimpleNamespace(_broker=broker, workers={"w": None})
-    child = SimpleNamespace(identity=CHILD, above=(root,))
+    child = SimpleNamespace(identity=CHILD, root=root)
     lifecycle: Any = SimpleNamespace(open={"root": root, "b": child})
 
     def take(item: Any) -> bool:
@@ -607,11 +608,13 @@ def test_samples_of_a_span_that_has_ended_have_their_place_while_its_root_is_ope
         profiles.read(message())
         assert found.pop().spans[0] == place
     # A continuation of the root has another identity.
-    open_spans["root"] = SimpleNamespace(identity=CHILD, above=())
+    open_spans["root"] = SimpleNamespace(identity=CHILD)
+    open_spans["root"].root = open_spans["root"]
     profiles.read(message())
     assert found.pop().spans[0] is None
     for number in range(stacks.MOST_SPANS):
-        span: Any = SimpleNamespace(identity=replace(CHILD, dask_id=f"{number}"), above=())
+        span: Any = SimpleNamespace(identity=replace(CHILD, dask_id=f"{number}"))
+        span.root = span
         profiles.span_exported(span)
     assert (len(profiles._ended), "b" in profiles._ended) == (stacks.MOST_SPANS, False)
 

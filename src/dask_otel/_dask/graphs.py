@@ -137,8 +137,7 @@ class Graphs:
 
     def _part(self, group: Group) -> tuple[GraphLog, GraphPart]:
         """Return the log for a group's runs, and an entry for those with a result."""
-        span = group.span
-        root = span.above[-1] if span.above else span
+        root = group.span.root
         log = self._logs.get(root)
         if log is None:
             log = GraphLog()

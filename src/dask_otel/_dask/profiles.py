@@ -69,7 +69,7 @@ class WorkerProfiles:
     def _span(self, dask_id: str) -> tuple[SpanIdentity, SpanIdentity] | None:
         span = self._open.get(dask_id)
         if span is not None:
-            return _with_root(span)
+            return span.identity, span.root.identity
         pair = self._ended.get(dask_id)
         # The file of an ended root may be complete.
         root = pair and self._open.get(pair[1].dask_id)
@@ -77,7 +77,7 @@ class WorkerProfiles:
 
     def span_exported(self, span: OpenSpan) -> None:
         """Remember a span whose samples can still come, while its root is open."""
-        self._ended[span.identity.dask_id] = _with_root(span)
+        self._ended[span.identity.dask_id] = span.identity, span.root.identity
         if len(self._ended) > stacks.MOST_SPANS:
             del self._ended[next(iter(self._ended))]
 
@@ -102,7 +102,3 @@ class WorkerProfiles:
             self._done.discard(address)
         else:
             self._put(CutOff(address))
-
-
-def _with_root(span: OpenSpan) -> tuple[SpanIdentity, SpanIdentity]:
-    return span.identity, (span.above[-1] if span.above else span).identity

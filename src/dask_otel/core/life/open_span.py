@@ -320,6 +320,11 @@ class OpenSpan(SpanPath):
         return self.above[0] if self.above else None
 
     @property
+    def root(self) -> OpenSpan:
+        """The uppermost open span of its tree; it may be the span itself."""
+        return self.above[-1] if self.above else self
+
+    @property
     def depth(self) -> int:
         """Number of its tags; greater than that of the span above."""
         return len(self.identity.tags)
